@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from migrator import exception
@@ -298,6 +298,28 @@ def count_members(members: Sequence[Member]) -> dict[str, int]:
     for member in members:
         counts[member.status] += 1
     return counts
+
+
+@dataclasses.dataclass(frozen=True)
+class Tally:
+    """How many guests a drain has moved, or a restore has brought back.
+
+    :ivar total: the number of its guests. What the drain had not moved is no part of the restore.
+    :ivar left: how many have not moved, or are not back, and have not gone.
+    """
+
+    done: int
+    total: int
+    left: int
+
+    @classmethod
+    def of(cls, direction: str, counts: Mapping[str, int]) -> Tally:
+        """Return the tally of a drain.
+
+        :param counts: status -> the number of its guests with it.
+        """
+        done, gone, total = counts[MemberStatus.MOVED], counts[MemberStatus.GONE], sum(counts.values())
+        return cls(done, total - gone if direction == Direction.BACK else total, total - done - gone)
 
 
 def place(drain: Drain, member: Member) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from migrator.objects import Migration, MigrationType, base, remedies
-from migrator.objects.drain import Direction, Drain, Member, MemberStatus, count_members, place
+from migrator.objects.drain import Direction, Drain, Member, MemberStatus, Tally, count_members, place
 from migrator.operator import drain_request
 from migrator.operator.cli import command
 from migrator.operator.cli.command import Asked, Verb
@@ -182,14 +182,12 @@ def _ended(
 
 def _result(drain: Drain, counts: Mapping[str, int]) -> str:
     """Return the status of a drain, and how many of its guests have moved or are left."""
-    total, moved = sum(counts.values()), counts[MemberStatus.MOVED]
-    done = 'moved' if drain.direction == Direction.AWAY else 'back'
-    if drain.direction == Direction.BACK:  # what the drain had not moved is no part of the restore
-        total -= counts[MemberStatus.GONE]
+    tally = Tally.of(drain.direction, counts)
+    done, not_done = ('moved', 'left') if drain.direction == Direction.AWAY else ('back', 'not back')
     if not drain.ended:
-        return f'{drain.shown_status}: {moved} of {total} {done}'
-    left = total - moved - counts[MemberStatus.GONE]
-    return f'{drain.shown_status}: {f"{left} of {total} not {done}" if left else f"{moved} {done}"}'
+        return f'{drain.shown_status}: {tally.done} of {tally.total} {done}'
+    left = f'{tally.left} of {tally.total} {not_done}' if tally.left else f'{tally.done} {done}'
+    return f'{drain.shown_status}: {left}'
 
 
 def calibration(asked: Asked) -> int:

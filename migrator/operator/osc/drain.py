@@ -17,7 +17,7 @@ from osc_lib.command import command
 
 from migrator import executors
 from migrator.objects import remedies
-from migrator.objects.drain import DRAIN_ENDS, DrainStatus
+from migrator.objects.drain import DRAIN_ENDS, DrainStatus, Tally
 from migrator.operator import drain_request
 from migrator.operator.cli.command import expected, say_what
 from migrator.operator.cli.drain import NAMES
@@ -38,7 +38,8 @@ def _client(app: Any) -> Any:
 
 
 def _row(drain: dict[str, Any]) -> tuple[Any, ...]:
-    shown = drain | {'moved': drain['guests']['moved'], 'guests': sum(drain['guests'].values())}
+    tally = Tally.of(drain['direction'], drain['guests'])
+    shown = drain | {'moved': tally.done, 'guests': tally.total}
     return tuple(_words(shown[name]) for name in _COLUMNS)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from urllib import parse
 
 from migrator.objects import ENDS, FINAL, MigrationStatus, base, remedies
-from migrator.objects.drain import DRAIN_ENDS, DrainStatus, MemberStatus
+from migrator.objects.drain import DRAIN_ENDS, Direction, DrainStatus, MemberStatus, Tally
 from migrator.operator.watch.screen import Event, Picture, Row
 
 Get = Callable[..., dict[str, Any]]
@@ -241,13 +241,10 @@ def _text_of(event: Mapping[str, Any]) -> str:
 
 
 def _foot(guests: Mapping[str, int], drain: Mapping[str, Any]) -> str:
-    total, moved = sum(guests.values()), guests[MemberStatus.MOVED]
-    others = ''.join(
-        f', {number} {status}'
-        for status, number in guests.items()
-        if number and status not in (MemberStatus.MOVED, MemberStatus.WAITING)
-    )
-    return f'{moved} of {base.count(total, "guest")} moved{others}{_ends(drain)}'
+    tally, back = Tally.of(drain['direction'], guests), drain['direction'] == Direction.BACK
+    no_others = (MemberStatus.MOVED, MemberStatus.WAITING, *([MemberStatus.GONE] if back else ()))
+    others = ''.join(f', {number} {status}' for status, number in guests.items() if number and status not in no_others)
+    return f'{tally.done} of {base.count(tally.total, "guest")} {"back" if back else "moved"}{others}{_ends(drain)}'
 
 
 def _ends(shown: Mapping[str, Any]) -> str:

@@ -8,9 +8,14 @@ import types
 from urllib import parse
 
 import pytest
+import sqlalchemy as sa
 
+from migrator.db.drains import DRAINS
+from migrator.objects.drain import DRAIN_ENDS, Drain, Member
 from migrator.operator.osc import drain as osc
-from migrator.operator.watch import errors
+from migrator.operator.watch import errors, subjects
+
+UUID = '48b30000-0000-4000-8000-000000000000'
 
 
 def openstack(cloud, command, *words, away=0):
@@ -28,6 +33,15 @@ def openstack(cloud, command, *words, away=0):
     client = types.SimpleNamespace(request=request, get=functools.partial(request, 'GET'))
     run = command(types.SimpleNamespace(client_manager=types.SimpleNamespace(migrator=client)), None)
     return run.take_action(run.get_parser('openstack host drain').parse_args([*words]))
+
+
+def watch(cloud, uuid):
+    """Return what a watch of a drain shows now."""
+
+    def get(path, **query):
+        return cloud.request('GET', f'/migrator/v1{path}?{parse.urlencode(query)}').json
+
+    return subjects.Drain(get, cloud.database.drains.now, uuid).look()
 
 
 def shown_of(cloud, command, *words):
@@ -139,3 +153,32 @@ def test_name_that_is_no_part_of_a_url_is_refused(text):
     parser = osc.ShowDrain(None, None).get_parser('openstack host drain show')
     with pytest.raises(SystemExit):
         parser.parse_args([text])
+
+
+#: The status and direction of a drain, the statuses of its guests, and its result in a list and in a watch.
+RESULTS = [
+    ('running', 'away', ['moved', 'gone', 'waiting'], 'running: 1 of 3 moved', '1 of 3 guests moved, 1 gone'),
+    ('completed', 'away', ['moved', 'gone'], 'completed: 1 moved', '1 of 2 guests moved, 1 gone'),
+    ('incomplete', 'away', ['gone', 'failed'], 'incomplete: 1 of 2 left', '0 of 2 guests moved, 1 failed, 1 gone'),
+    ('running', 'back', ['moved', 'gone', 'waiting'], 'restoring: 1 of 2 back', '1 of 2 guests back'),
+    ('restored', 'back', ['moved', 'gone', 'gone'], 'restored: 1 back', '1 of 1 guest back'),
+    ('incomplete', 'back', ['gone', 'gone', 'failed'], 'incomplete: 1 of 1 not back', '0 of 1 guest back, 1 failed'),
+]
+
+
+@pytest.mark.parametrize(('status', 'direction', 'guests', 'listed', 'watched'), RESULTS, ids=str)
+def test_result_counts_what_is_left_and_not_what_a_restore_leaves_alone(
+    operator, status, direction, guests, listed, watched
+):
+    drains = operator.cloud.database.drains
+    members = [Member(instance_uuid=f'{number}', status=one) for number, one in enumerate(guests)]
+    drains.accept(Drain(uuid=UUID, host='host1', status=status, direction=direction), moved=members)
+    if status in DRAIN_ENDS:
+        with operator.cloud.database.engine.writer() as session:
+            session.execute(sa.update(DRAINS).values(in_progress_host=None))
+    (row,) = operator.rows('drain', 'list')
+    assert row['RESULT'] == listed
+    assert f' of host1: {listed}.' in operator.observed('drain', 'show', UUID)
+    ((*_, moved, total, _, _),) = openstack(operator.cloud, osc.ListDrain)[1]
+    assert [moved, total] == [word for word in watched.split() if word.isdecimal()][:2]
+    assert watch(operator.cloud, UUID).foot == watched
