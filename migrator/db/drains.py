@@ -16,19 +16,17 @@ from typing import Any
 
 import sqlalchemy as sa
 from oslo_db.exception import DBDuplicateEntry
-from sqlalchemy import orm
 
 from migrator import exception
 from migrator.db import models
-from migrator.db.sql import columns
-from migrator.db.sql.columns import Json, Text, Whole
+from migrator.db.sql import columns, drain_rows
+from migrator.db.sql.drain_rows import DRAINS, LOG, MEMBERS, MEMBERS_OF, RUNS
 from migrator.db.sql.engine import Engine, retried
 from migrator.db.sql.statements import Prepared
 from migrator.drain.forecast import Prediction
 from migrator.objects import COMPUTE_BINARY, remedies
 from migrator.objects.drain import (
     DRAIN_ENDS,
-    LONGEST_ERROR,
     NOT_MOVED,
     Direction,
     Drain,
@@ -40,92 +38,6 @@ from migrator.objects.drain import (
     check_priorities,
     disabled_reason,
 )
-
-
-class DrainRow(models.Times, models.Base):
-    """A drain: the request, its progress, its owner and its epoch."""
-
-    __tablename__ = 'drains'
-    __table_args__ = (sa.Index('ix_drains_newest', 'created_at', 'id'),)
-
-    id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
-    uuid: orm.Mapped[str] = orm.mapped_column(Text(36), unique=True)
-    host: orm.Mapped[str] = orm.mapped_column(Text(255), index=True)
-    #: The host while the drain is in progress, NULL afterwards. Unique, so that a host has at most one in progress.
-    in_progress_host: orm.Mapped[str | None] = orm.mapped_column(Text(255), unique=True)
-    reason: orm.Mapped[str | None] = orm.mapped_column(Text(255))
-    order: orm.Mapped[str] = orm.mapped_column(Text(32))
-    priorities: orm.Mapped[dict[str, Any] | None] = orm.mapped_column(Json())
-    priority: orm.Mapped[int] = orm.mapped_column(Whole(), default=0)
-    parallel: orm.Mapped[int | None] = orm.mapped_column(Whole())
-    max_attempts: orm.Mapped[int] = orm.mapped_column(Whole())
-    destinations: orm.Mapped[list[Any] | None] = orm.mapped_column(Json())
-    deadline: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    include_stopped: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
-    only_guests: orm.Mapped[list[Any] | None] = orm.mapped_column(Json())
-    retry_of: orm.Mapped[str | None] = orm.mapped_column(Text(36))
-    requested_by: orm.Mapped[str | None] = orm.mapped_column(Text(255))
-    project_id: orm.Mapped[str | None] = orm.mapped_column(Text(255))
-    request_id: orm.Mapped[str | None] = orm.mapped_column(Text(64))
-    status: orm.Mapped[str] = orm.mapped_column(Text(32))
-    direction: orm.Mapped[str] = orm.mapped_column(Text(8))
-    paused: orm.Mapped[bool] = orm.mapped_column(default=False)
-    has_disabled_host: orm.Mapped[bool] = orm.mapped_column(default=False)
-    cancel_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    cancel_requested_by: orm.Mapped[str | None] = orm.mapped_column(Text(255))
-    cancel_running: orm.Mapped[bool] = orm.mapped_column(default=False)
-    owner: orm.Mapped[str | None] = orm.mapped_column(Text(36))
-    epoch: orm.Mapped[int] = orm.mapped_column(default=0)
-    #: The ``seq`` of the newest event of the drain's log.
-    log_seq: orm.Mapped[int] = orm.mapped_column(default=0)
-    checks: orm.Mapped[list[Any]] = orm.mapped_column(Json())
-    waits_for: orm.Mapped[str | None] = orm.mapped_column(Text())
-    wait_error: orm.Mapped[str | None] = orm.mapped_column(Text(LONGEST_ERROR))
-    message: orm.Mapped[str | None] = orm.mapped_column(Text())
-    began_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    emptied_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    ended_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-
-
-class DrainMember(models.Base):
-    """A guest of a drain; see :class:`migrator.objects.drain.Member`."""
-
-    __tablename__ = 'drain_members'
-
-    drain: orm.Mapped[str] = orm.mapped_column(Text(36), primary_key=True)
-    instance_uuid: orm.Mapped[str] = orm.mapped_column(Text(36), primary_key=True)
-    name: orm.Mapped[str] = orm.mapped_column(Text(255))
-    position: orm.Mapped[int] = orm.mapped_column()
-    size_mb: orm.Mapped[int] = orm.mapped_column(Whole(64))
-    status: orm.Mapped[str] = orm.mapped_column(Text(16))
-    attempts: orm.Mapped[int] = orm.mapped_column(Whole())
-    mark: orm.Mapped[str | None] = orm.mapped_column(Text(64))
-    tried: orm.Mapped[list[Any]] = orm.mapped_column(Json())
-    source: orm.Mapped[str] = orm.mapped_column(Text(255))
-    destination: orm.Mapped[str | None] = orm.mapped_column(Text(255))
-    not_before: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    began_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    ended_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    reason: orm.Mapped[str | None] = orm.mapped_column(Text())
-    remedy: orm.Mapped[str | None] = orm.mapped_column(Text())
-
-
-class DrainLog(models.Base):
-    """The log of each drain: rows are only added."""
-
-    __tablename__ = 'drain_log'
-
-    drain: orm.Mapped[str] = orm.mapped_column(Text(36), primary_key=True)
-    seq: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=False)
-    at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=columns.now())
-    conductor: orm.Mapped[str | None] = orm.mapped_column(Text(36))
-    kind: orm.Mapped[str] = orm.mapped_column(Text(16))
-    payload: orm.Mapped[dict[str, Any]] = orm.mapped_column(Json())
-
-
-DRAINS: Any = DrainRow.__table__
-MEMBERS: Any = DrainMember.__table__
-LOG: Any = DrainLog.__table__
 
 _T, _P, _L, _S, _I = DRAINS, MEMBERS, LOG, models.SERVICES, models.INSTANCES
 _ENDS = [status.value for status in DRAIN_ENDS]
@@ -144,9 +56,6 @@ _HINTS = Prepared(
 _MINE = sa.and_(
     *(_T.c.uuid == sa.bindparam('of'), _T.c.owner == sa.bindparam('me')),
     *(_T.c.epoch == sa.bindparam('my_epoch'), _T.c.log_seq == sa.bindparam('my_seq')),
-)
-_MEMBERS_OF = Prepared(
-    sa.select(_P).where(_P.c.drain == sa.bindparam('of')).order_by(_P.c.position, _P.c.instance_uuid)
 )
 _LISTING = models.Listing(_T, in_progress=_IN_PROGRESS, ended=_T.c.in_progress_host.is_(None))
 _NOW = Prepared(sa.select(columns.now()))
@@ -328,11 +237,13 @@ class Drains:
                     self._refuse_retried(session, drain.host, drain.uuid, 'restore')
                     check_drain_move(drain, DrainStatus.ACCEPTED)
                     disables = self._take_over_disabling(session, drain, reason)
+                    drain_rows.keep_run(session, drain)
                     self._begin_restore(session, drain, enables=disables)
                     values = {'in_progress_host': drain.host, 'owner': None, 'direction': Direction.BACK.value}
                     values |= {'status': DrainStatus.ACCEPTED.value, 'cancel_requested_at': None, 'paused': False}
                     values |= {'cancel_running': False, 'message': None, 'ended_at': None, 'deadline': None}
                     values |= {'cancel_requested_by': None, 'has_disabled_host': disables}
+                    values |= {'began_at': None, 'checks': []}
                 else:
                     values = {'paused': action == 'pause'}
                 values['log_seq'] = drain.log_seq + 1
@@ -416,7 +327,7 @@ class Drains:
     def read_members(self, uuid: str) -> builtins.list[Member]:
         """Return the members of a drain, by position."""
         with self._engine.reader() as session:
-            return [models.of_row(Member, row) for row in session.execute(_MEMBERS_OF, {'of': uuid})]
+            return [models.of_row(Member, row) for row in session.execute(MEMBERS_OF, {'of': uuid})]
 
     def read_log(self, uuid: str, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
         """Return the log of a drain, the oldest event first.
@@ -480,7 +391,7 @@ class Drains:
         oldest = sa.select(_T.c.uuid).where(*_ended(before)).order_by(_T.c.id).limit(count).with_for_update()
         with self._engine.writer() as session:
             uuids = builtins.list(session.execute(oldest).scalars())
-            for which in (_L.c.drain.in_(uuids), _P.c.drain.in_(uuids), _T.c.uuid.in_(uuids)):
+            for which in (RUNS.c.drain.in_(uuids), _L.c.drain.in_(uuids), _P.c.drain.in_(uuids), _T.c.uuid.in_(uuids)):
                 session.execute(sa.delete(which.left.table).where(which))
         return len(uuids)
 

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception
-from migrator.db import drains, models
-from migrator.db.sql import columns
+from migrator.db import models
+from migrator.db.sql import columns, drain_rows
 from migrator.db.sql.engine import Engine, retried
 from migrator.db.sql.statements import Prepared
 from migrator.objects import FINAL, Migration, protocol
@@ -129,7 +129,7 @@ def events_after(session: Any, at: datetime.datetime, uuid: str, seq: int, limit
     :param limit: the greatest number of events.
     """
     changed = at - datetime.timedelta(seconds=_MARGIN)
-    migrations, rows = models.MIGRATIONS, drains.DRAINS
+    migrations, rows = models.MIGRATIONS, drain_rows.DRAINS
     # Both have an index on what is sought, or few rows; the logs themselves have none on the time.
     of_migrations = sa.select(migrations.c.uuid).where(migrations.c.changed_at >= changed)
     of_drains = sa.select(rows.c.uuid).where(sa.func.coalesce(rows.c.updated_at, rows.c.created_at) >= changed)
@@ -147,7 +147,7 @@ def events_after(session: Any, at: datetime.datetime, uuid: str, seq: int, limit
         )
         for of, log, key, step, which in (
             ('migration', _L, _L.c.migration, _L.c.step, of_migrations),
-            ('drain', drains.LOG, drains.LOG.c.drain, sa.literal('', columns.Text(64)), of_drains),
+            ('drain', drain_rows.LOG, drain_rows.LOG.c.drain, sa.literal('', columns.Text(64)), of_drains),
         )
     ]
     both = sa.union_all(*parts).subquery()

@@ -20,8 +20,8 @@ from oslo_config import cfg
 
 from migrator import exception, executors
 from migrator.db import models
-from migrator.db.drains import DRAINS, MEMBERS
 from migrator.db.sql import columns
+from migrator.db.sql.drain_rows import DRAINS, MEMBERS
 from migrator.db.sql.engine import Engine
 from migrator.db.sql.statements import Prepared
 from migrator.drain import forecast

@@ -13,8 +13,9 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from migrator.db import cleanups, conductors, drains, models
+from migrator.db import cleanups, conductors, models
 from migrator.db.guests import differences
+from migrator.db.sql import drain_rows
 from migrator.objects import Drain, Member, Service, base
 from migrator.objects.difference import Difference
 from migrator.saga import log
@@ -28,8 +29,8 @@ TABLES: dict[str, tuple[type[models.Base], Callable[[Any], Any]]] = {
     'services': (models.Service, functools.partial(models.of_row, Service)),
     'conductors': (models.Conductor, functools.partial(models.of_row, conductors.ConductorBoot)),
     'compute_nodes': (models.ComputeNode, models.node),
-    'drains': (drains.DrainRow, functools.partial(models.of_row, Drain)),
-    'drain_members': (drains.DrainMember, functools.partial(models.of_row, Member)),
+    'drains': (drain_rows.DrainRow, functools.partial(models.of_row, Drain)),
+    'drain_members': (drain_rows.DrainMember, functools.partial(models.of_row, Member)),
     'guest_differences': (differences.GuestDifference, functools.partial(models.of_row, Difference)),
 }
 #: The columns that have another form in an object.

@@ -26,7 +26,7 @@ def test_retry_moves_what_the_drain_has_left_and_nothing_else(cloud):
     assert act(cloud, first, 'retry').status_int == 409
     assert statuses(ends(cloud, second['uuid'])) == {'moves': 'moved', 'left': 'moved'}
     report = cloud.request('GET', f'{DRAINS}/{first}/report').json['report']
-    (of,) = (one for one in report['members'] if one['status'] == 'moved')
+    (of,) = (one for one in report['runs'][0]['members'] if one['status'] == 'moved')
     assert 0 < of['downtime'] < of['seconds']
     assert (host_of(cloud, left) != 'host1', host_of(cloud, stays)) == (True, 'host1')
     for action in ('restore', 'retry'):

@@ -8,8 +8,8 @@ import uuid
 import pytest
 import sqlalchemy as sa
 
-from migrator.db import drains, models
-from migrator.db.sql import columns
+from migrator.db import models
+from migrator.db.sql import columns, drain_rows
 from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION
 from migrator.objects.difference import Difference
 from migrator.objects.drain import Drain, Member
@@ -183,7 +183,7 @@ def test_many_lines_are_shown_in_pages_and_read_as_far_as_they_are_shown(site, p
     site.copy(120)
     site.drain()
     with site.database.engine.writer() as session:
-        session.execute(sa.update(drains.MEMBERS).values(status='blocked', reason='It is locked.'))
+        session.execute(sa.update(drain_rows.MEMBERS).values(status='blocked', reason='It is locked.'))
     page.open(f'{site.url}{PAGE}')
     assert page.run('return document.activeElement.id') == 'token'
     page.sign_in('admin')
@@ -212,10 +212,10 @@ def test_markup_in_any_name_runs_nothing(site, page):
             .values(host=MARKUP, disabled_reason=MARKUP)
             .where(models.SERVICES.c.host == 'host1')
         )
-        ended = {'ended_at': drains.DRAINS.c.created_at, 'in_progress_host': None}
-        session.execute(sa.update(drains.DRAINS).values(host=MARKUP, message=MARKUP, reason=MARKUP, **ended))
+        ended = {'ended_at': drain_rows.DRAINS.c.created_at, 'in_progress_host': None}
+        session.execute(sa.update(drain_rows.DRAINS).values(host=MARKUP, message=MARKUP, reason=MARKUP, **ended))
         session.execute(
-            sa.update(drains.MEMBERS).values(name=MARKUP, reason=MARKUP, status='failed', destination=MARKUP)
+            sa.update(drain_rows.MEMBERS).values(name=MARKUP, reason=MARKUP, status='failed', destination=MARKUP)
         )
     site.change(one.uuid, source_compute=MARKUP, dest_compute=MARKUP, failure=MARKUP, **stuck_for(MARKUP))
     site.database.differences.replace(

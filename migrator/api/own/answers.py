@@ -278,24 +278,32 @@ DRAIN_EVENTS = whole(
 DRAIN_REPORT = whole(
     report=whole(
         uuid=_UUID,
-        host=_TEXT,
-        **each('reason requested_by message', _TEXT_OR_NULL),
-        status=_TEXT,
-        direction=_of(Direction),
-        **each('created_at began_at ended_at', _TIME_OR_NULL),
-        guests=_DRAIN['properties']['guests'],
-        checks=many(_ANY_OBJECT),
-        members=many(
+        **each('host status', _TEXT),
+        reason=_TEXT_OR_NULL,
+        retry_of=_UUID_OR_NULL,
+        runs=many(
             whole(
-                **each('name instance_uuid source', _TEXT),
-                status=_of(MemberStatus),
-                attempts=_NUMBER,
-                **each('destination reason', _TEXT_OR_NULL),
+                status=_TEXT,
+                direction=_of(Direction),
+                **each('requested_by message', _TEXT_OR_NULL),
+                requested_at=_TIME,
                 **each('began_at ended_at', _TIME_OR_NULL),
-                **each('seconds downtime', or_null({'type': 'number'})),
+                guests=_DRAIN['properties']['guests'],
+                checks=many(_ANY_OBJECT),
+                members=many(
+                    whole(
+                        **each('name instance_uuid source', _TEXT),
+                        status=_of(MemberStatus),
+                        attempts=_NUMBER,
+                        **each('destination reason', _TEXT_OR_NULL),
+                        moved_by=_UUID_OR_NULL,
+                        **each('began_at ended_at', _TIME_OR_NULL),
+                        **each('seconds downtime', or_null({'type': 'number'})),
+                    )
+                ),
+                requests=many(whole(at=_TIME, action=_TEXT, by=_TEXT_OR_NULL)),
             )
         ),
-        requests=many(whole(at=_TIME, action=_TEXT, by=_TEXT_OR_NULL)),
     )
 )
 _SECONDS = or_null(whole(**each('p50 p80', _NUMBER)))

@@ -14,11 +14,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from migrator.db import drains, machines, models
+from migrator.db import machines, models
 from migrator.db.guests import differences
+from migrator.db.sql import drain_rows
 
 #: The modules with tables. One that was not imported would be missing in the name.
-_WITH_TABLES = (models, drains, machines, differences)
+_WITH_TABLES = (models, drain_rows, machines, differences)
 
 
 def of_the_models() -> str:

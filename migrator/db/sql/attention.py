@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from migrator.db import drains, models
+from migrator.db import models
+from migrator.db.sql import drain_rows
 from migrator.db.sql.engine import Engine
 from migrator.db.sql.statements import Prepared
 from migrator.objects import Migration, MigrationStatus
@@ -22,7 +23,7 @@ from migrator.objects.drain import Drain, Member, MemberStatus
 WITHIN, BEFORE = datetime.timedelta(days=1), datetime.timedelta(days=30)
 
 _S = MigrationStatus
-_M, _I, _D, _P = models.MIGRATIONS, models.INSTANCES, drains.DRAINS, drains.MEMBERS
+_M, _I, _D, _P = models.MIGRATIONS, models.INSTANCES, drain_rows.DRAINS, drain_rows.MEMBERS
 _FAILED = [_S.FAILED.value, _S.ERROR.value]
 _ARRIVED = [_S.DONE.value, _S.FINISHED.value, _S.CONFIRMING.value, _S.CONFIRMED.value, _S.COMPLETED.value]
 _LATER = _M.alias()

@@ -170,8 +170,7 @@ def _ended(
     for one in left:
         yield command.printable(f'{one.name} ({one.instance_uuid}) is {one.status}. {one.reason or ""}'.rstrip())
         yield from _commands(asked, one)
-    # After a restore the last checks are those from before it.
-    for check in drain.checks if drain.direction == Direction.AWAY else ():
+    for check in drain.checks:
         yield command.printable(f'{check["what"]}: {", ".join(check["left"]) or "none"}')
     if drain.has_disabled_host and any(check['left'] for check in drain.checks):  # else the message says it
         yield f'{drain.host} stays disabled until you restore the drain or enable the host.'

@@ -13,7 +13,8 @@ import sqlalchemy as sa
 
 import migrator.api.own.ui
 from migrator.api.own import answers
-from migrator.db import drains, models
+from migrator.db import models
+from migrator.db.sql import drain_rows
 from migrator.objects import MigrationStatus
 from migrator.objects.drain import DrainStatus, MemberStatus
 from migrator.operator.osc import drain as osc
@@ -84,12 +85,12 @@ def drain(faces):
 
 
 def test_report_of_a_drain_is_the_same_by_rest_and_by_the_commands(faces, drain):
-    faces.set(drains.DrainRow.__table__, status='incomplete', checks=[{'what': 'guests', 'left': ['a|b *c*']}])
-    faces.set(drains.DrainMember.__table__, status='failed', reason='No | host\x1b[2J <b>has</b> room.')
+    faces.set(drain_rows.DrainRow.__table__, status='incomplete', checks=[{'what': 'guests', 'left': ['a|b *c*']}])
+    faces.set(drain_rows.DrainMember.__table__, status='failed', reason='No | host\x1b[2J <b>has</b> room.')
     found = faces.rest(f'/drains/{drain}/report', answers.DRAIN_REPORT)['report']
     assert faces.operator.json('drain', 'report', drain) == found
-    assert [one['attempts'] for one in found['members']] == [1, 1]
-    faces.set(drains.DrainRow.__table__, reason='\x1b[31mred\nGuests: none')
+    assert [one['attempts'] for one in found['runs'][0]['members']] == [1, 1]
+    faces.set(drain_rows.DrainRow.__table__, reason='\x1b[31mred\nGuests: none')
     lines = faces.operator.observed('drain', 'report', 'host1').splitlines()
     assert not any('\x1b' in line or line == 'Guests: none' for line in lines)
     assert lines[0] == f'Drain: {drain} of host1: incomplete'
@@ -116,7 +117,7 @@ STATES = [
 
 @pytest.mark.parametrize('state', STATES, ids=str)
 def test_drain_in_each_state(faces, drain, state):
-    faces.set(drains._T, **state)
+    faces.set(drain_rows.DRAINS, **state)
     found = faces.rest(f'/drains/{drain}', answers.DRAIN)['drain']
     assert faces.operator.json('drain', 'show', drain) == found
     assert shown_of(faces.cloud, osc.ShowDrain, drain) == found
@@ -128,7 +129,7 @@ def test_drain_in_each_state(faces, drain, state):
 
 @pytest.mark.parametrize('status', [status.value for status in MemberStatus])
 def test_guest_of_a_drain_in_each_state(faces, drain, status):
-    faces.set(drains.DrainMember.__table__, status=status, reason='as it is')
+    faces.set(drain_rows.DrainMember.__table__, status=status, reason='as it is')
     found = faces.rest(f'/drains/{drain}', answers.DRAIN)['drain']['members']
     page = faces.rest(f'/drains/{drain}/members', answers.MEMBERS)['members']
     assert [{name: value for name, value in one.items() if name != 'migrations'} for one in page] == found

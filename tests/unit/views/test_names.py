@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from migrator import exception
-from migrator.db.drains import DrainRow
+from migrator.db.sql.drain_rows import DrainRow
 from migrator.objects.drain import Drain
 from migrator.views import names
 from tests.unit.db.conftest import scene

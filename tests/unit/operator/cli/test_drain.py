@@ -10,7 +10,7 @@ from urllib import parse
 import pytest
 import sqlalchemy as sa
 
-from migrator.db.drains import DRAINS
+from migrator.db.sql.drain_rows import DRAINS
 from migrator.objects.drain import DRAIN_ENDS, Drain, Member
 from migrator.operator.osc import drain as osc
 from migrator.operator.watch import errors, subjects
