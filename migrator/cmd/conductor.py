@@ -86,6 +86,7 @@ def make_mover(
     from migrator.conductor.drains.periodic import Mover
     from migrator.nova import plan
     from migrator.nova.engine import NovaEngine
+    from migrator.objects import base
 
     def drained() -> set[str]:
         return {drain.host for drain in database.drains.list(in_progress=True)}
@@ -94,8 +95,9 @@ def make_mover(
     engine = NovaEngine(nova, placement, threads.clock, choose, spread, drained)
 
     def make_plan(drain: Drain) -> dict[str, Any]:
-        if not any(service.host == drain.host for service in nova.services()):
-            raise exception.Invalid(exception.ComputeHostNotFound(host=drain.host).message)
+        hosts = {service.host for service in nova.services()}
+        if drain.host not in hosts:
+            raise exception.Invalid(base.no_host(drain.host, hosts).message)
         return plan.plan(nova, placement, [drain], threads.clock)[0]
 
     return Mover(engine, make_plan)

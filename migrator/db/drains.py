@@ -24,7 +24,7 @@ from migrator.db.sql.drain_rows import DRAINS, LOG, MEMBERS, MEMBERS_OF, RUNS
 from migrator.db.sql.engine import Engine, retried
 from migrator.db.sql.statements import Prepared
 from migrator.drain.forecast import Prediction
-from migrator.objects import COMPUTE_BINARY, remedies
+from migrator.objects import COMPUTE_BINARY, base, remedies
 from migrator.objects.drain import (
     DRAIN_ENDS,
     NOT_MOVED,
@@ -114,10 +114,10 @@ class Drains:
         names = [drain.host, *(drain.destinations or ())]
         if known is None:
             with self._engine.reader() as session:
-                known = _known(session, drain, names)
+                known = _known(session, drain)
         for host in names:
             if host not in known.hosts:
-                raise exception.Invalid(exception.ComputeHostNotFound(host=host).message)
+                raise exception.Invalid(base.no_host(host, known.hosts).message)
         if drain.host in names[1:]:
             raise exception.Invalid(f'Invalid input for destinations: {drain.host} is the host to empty. Leave it out.')
         check_priorities(drain, known.guests)
@@ -478,8 +478,8 @@ class Drains:
             return session.execute(sa.select(_S.c.disabled).where(*here)).scalar() is False
 
 
-def _known(session: Any, drain: Drain, hosts: Sequence[str]) -> Known:
-    query = sa.select(_S.c.host).where(_S.c.binary == COMPUTE_BINARY, _S.c.host.in_(hosts))
+def _known(session: Any, drain: Drain) -> Known:
+    query = sa.select(_S.c.host).where(_S.c.binary == COMPUTE_BINARY)
     guests = sa.select(_I.c.uuid).where(_I.c.host == drain.host, _I.c.uuid.in_([*(drain.priorities or ())]))
     found = set(session.execute(query).scalars())
     return Known(found, set(session.execute(guests).scalars()) if drain.priorities else ())

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import difflib
 import enum
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
+
+from migrator import exception
 
 D = TypeVar('D')
 T = TypeVar('T', bound='Versioned')
@@ -153,6 +156,19 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return ''.join(one if one.isprintable() else one.encode('unicode_escape').decode() for one in text)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the known word that is most like another, as the end of an error; empty if none is like it."""
+    near = difflib.get_close_matches(word, [*known], n=1)
+    return f'; is {near[0]} meant?' if near else ''
+
+
+def no_host(host: str, known: Iterable[str]) -> exception.ComputeHostNotFound:
+    """Return the error about an unknown host, which names the known one that is most like it."""
+    near = nearest(host, sorted(known))
+    message = f'Compute host {host} could not be found{near}' if near else None
+    return exception.ComputeHostNotFound(message, host=host)
 
 
 def count(number: int, one: str, more: str | None = None) -> str:

@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from migrator import exception
 from migrator.db.api import Database
 from migrator.db.slots import Bounds, Load
 from migrator.objects import COMPUTE_BINARY
-from migrator.views import cleanups, differences, migrations
+from migrator.views import cleanups, differences, migrations, names
 
 
 def place(host: str) -> list[tuple[bool, int, str]]:
@@ -56,7 +57,11 @@ def document(database: Database, bounds: Bounds, lease: float, name: str) -> dic
 
     :raises migrator.exception.ComputeHostNotFound: no compute host has this name.
     """
-    service = database.services.get_compute(name)
+    try:
+        service = database.services.get_compute(name)
+    except exception.ComputeHostNotFound:
+        names.check_host(database, name)
+        raise
     here = database.migrations.list({'host': name}, in_progress=True)
     return {
         'name': name,

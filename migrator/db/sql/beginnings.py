@@ -10,7 +10,14 @@ import sqlalchemy as sa
 
 from migrator.db.sql.engine import Engine
 
-_BEGINNING = re.compile('[0-9a-f-]{4,36}')
+#: The least characters of a beginning.
+LEAST = 4
+_BEGINNING = re.compile(f'[0-9a-f-]{{{LEAST},36}}')
+
+
+def is_too_short(text: str) -> bool:
+    """Return whether a text could be the beginning of a uuid, but for its length."""
+    return re.fullmatch(f'[0-9a-f]{{1,{LEAST - 1}}}', text.lower()) is not None
 
 
 def uuids(engine: Engine, table: sa.Table, text: str, most: int = 20) -> list[str]:

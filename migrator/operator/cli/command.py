@@ -25,7 +25,7 @@ from oslo_utils import uuidutils
 
 from migrator import exception
 from migrator.objects import base, times
-from migrator.operator.cli.parser import PROG, Parser
+from migrator.operator.cli.parser import PROG
 
 if TYPE_CHECKING:  # a module that only some verbs need is imported there, so that --help is fast
     from oslo_config import cfg
@@ -265,13 +265,11 @@ def check_host(asked: Asked) -> None:
 
     :raises migrator.exception.ComputeHostNotFound: no service has it, and no other row.
     """
+    from migrator.views import names
+
     host = getattr(asked.arguments, 'host', None)
-    if host is not None and not asked.database.knows_host(host):
-        known = sorted({one.host for one in asked.database.services.list()})
-        if not known:  # as in migrator-drain, whose hosts are those of Nova
-            raise exception.ComputeHostNotFound(f'Nothing is recorded of host {host}.')
-        near = Parser.nearest(host, known)
-        raise exception.ComputeHostNotFound(f'Compute host {host} could not be found{near or "."}')
+    if host is not None:
+        names.check_host(asked.database, host)
 
 
 def say_what(given: str, found: str) -> None:

@@ -8,7 +8,6 @@ It imports only what the standard library has, because the help of a whole comma
 from __future__ import annotations
 
 import argparse
-import difflib
 from typing import Any, NoReturn
 
 PROG = 'migrator-manage'
@@ -37,8 +36,9 @@ class Parser(argparse.ArgumentParser):
     @staticmethod
     def nearest(word: str, known: list[str]) -> str:
         """Return the known word that is most like another, as the end of an error; empty if none is like it."""
-        near = difflib.get_close_matches(word.partition('=')[0], known, n=1)
-        return f'; is {near[0]} meant?' if near else ''
+        from migrator.objects import base  # an error may take its time
+
+        return base.nearest(word.partition('=')[0], known)
 
     def error(self, message: str) -> NoReturn:
         """Print an error, and exit with ``command.USAGE``, which is the status of argparse too."""

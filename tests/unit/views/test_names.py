@@ -41,6 +41,29 @@ def test_drain_is_found_by_its_uuid_its_host_or_a_beginning(drains):
         assert names.drain(drains, text).uuid == uuid, text
 
 
+def test_host_of_a_drain_goes_before_the_beginning_of_the_uuid_of_another(drains):
+    drains.drains.accept(Drain(uuid='77770001-0000-4000-8000-000000000000', host='aaaa'), has_service=False)
+    assert names.drain(drains, 'aaaa').host == 'aaaa'
+    assert names.drain(drains, 'aaaa0').host == 'host2'
+
+
+@pytest.mark.parametrize(
+    ('text', 'why'),
+    [
+        ('hosst1', 'Drain hosst1 could not be found; is host1 meant?'),
+        ('compute9', 'Host compute9 has no drain.'),
+        ('compute8', 'Drain compute8 could not be found; is compute9 meant?'),
+        ('aaa', 'Drain aaa could not be found: give at least 4 characters of its uuid.'),
+        ('zzz', 'Drain zzz could not be found.'),
+    ],
+)
+def test_error_about_an_unknown_drain_says_what_is_wrong_with_its_name(scene, drains, text, why):
+    scene.database.services.report('compute9', 'nova-compute', 1)
+    with pytest.raises(exception.DrainNotFound) as refused:
+        names.drain(drains, text)
+    assert str(refused.value) == why
+
+
 @pytest.mark.parametrize('text', ['host3', 'aaa', 'aaab', '123%', '1234abcd-0000-4000-8000-000000000009'])
 def test_unknown_drain_is_not_found(drains, text):
     with pytest.raises(exception.DrainNotFound):
@@ -97,6 +120,48 @@ def test_uuid_has_any_spelling_and_the_name_of_a_guest_overrides_no_uuid(scene):
     with pytest.raises(names.AmbiguousError, match=f'{again.uuid}.*{mine.uuid}|{mine.uuid}.*{again.uuid}'):
         names.migration(scene.database, '02598ca1')
     assert other.uuid != mine.uuid
+
+
+def test_guest_and_migration_are_listed_with_the_name_and_the_uuid_of_each_guest(scene):
+    named, other = (
+        scene.instance(name='48b3'),
+        scene.instance(name='web\x1b', uuid='48b30000-0000-4000-8000-000000000001'),
+    )
+    mine, its = scene.migration(named), scene.migration(other, uuid='48b30000-0000-4000-8000-000000000002')
+    with pytest.raises(names.AmbiguousError) as refused:
+        names.guest(scene.database, '48b3')
+    assert f'48b3 ({named.uuid}) on ' in str(refused.value)
+    assert f'web\\x1b ({other.uuid}) on ' in str(refused.value)
+    with pytest.raises(names.AmbiguousError) as refused:
+        names.migration(scene.database, '48b3')
+    assert f'{mine.uuid} of guest 48b3 ({named.uuid}) (' in str(refused.value)
+    assert f'{its.uuid} of guest web\\x1b ({other.uuid}) (' in str(refused.value)
+    assert [names.guest(scene.database, one.uuid).name for one in (named, other)] == [named.name, other.name]
+
+
+def test_guest_without_a_migration_is_not_called_unknown(scene):
+    web = scene.instance(name='web')
+    for text in ('web', web.uuid):
+        with pytest.raises(exception.MigrationNotFound) as refused:
+            names.migration(scene.database, text)
+        assert str(refused.value) == f'Guest web ({web.uuid}) has no migration.'
+    with pytest.raises(exception.MigrationNotFound, match='Migration web could not be found'):
+        names.migration(scene.database, 'web', whole=True)
+
+
+@pytest.mark.parametrize(
+    ('find', 'text', 'ends'),
+    [
+        (names.guest, '48b', 'give at least 4 characters of its uuid.'),
+        (names.migration, '48b', 'give at least 4 characters of its uuid.'),
+        (names.migration, '481', 'could not be found.'),
+        (names.guest, 'web', 'could not be found.'),
+    ],
+)
+def test_beginning_that_is_too_short_is_called_so(scene, find, text, ends):
+    with pytest.raises(exception.NotFound) as refused:
+        find(scene.database, text)
+    assert str(refused.value).endswith(ends)
 
 
 def test_caller_who_may_not_list_learns_nothing_of_a_name(scene):

@@ -34,6 +34,23 @@ def test_list_of_a_host_that_nothing_names_is_an_error(operator, noun):
     assert operator.status(noun, 'list', '--host', 'host1')[0] == 0
 
 
+@pytest.mark.parametrize('words', [('plan', 'hots1'), ('start', 'hots1'), ('start', 'host2', '--destination', 'hots1')])
+def test_host_of_a_drain_that_is_misspelt_gets_the_nearest_one(operator, words):
+    assert operator.status('drain', *words) == (1, '')
+    assert operator.err.strip() == 'migrator-manage: Compute host hots1 could not be found; is host1 meant?'
+
+
+def test_openstack_and_rest_name_the_nearest_host(operator):
+    request = operator.cloud.request
+    for path in ('hosts/hots1', 'drains?host=hots1', 'drains?host=hots1&in_progress=true'):
+        answer = request('GET', f'/migrator/v1/{path}')
+        assert (answer.status_int, 'Compute host hots1 could not be found; is host1 meant?' in answer.text) == (
+            404,
+            True,
+        )
+    assert request('GET', '/migrator/v1/drains?host=host1').json == {'drains': []}
+
+
 def test_host_that_was_deleted_has_its_history(operator):
     cloud = operator.cloud
     guest = cloud.boot('guest', 'host1')
