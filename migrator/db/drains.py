@@ -23,7 +23,7 @@ from migrator.db.sql import columns, drain_rows
 from migrator.db.sql.drain_rows import DRAINS, LOG, MEMBERS, MEMBERS_OF, RUNS
 from migrator.db.sql.engine import Engine, retried
 from migrator.db.sql.statements import Prepared
-from migrator.drain.forecast import Prediction
+from migrator.drain.calibration import Prediction
 from migrator.objects import COMPUTE_BINARY, base, remedies
 from migrator.objects.drain import (
     DRAIN_ENDS,

@@ -27,6 +27,7 @@ from typing import Any
 
 from migrator.objects import Migration, MigrationStatus
 from migrator.objects.drain import Direction, Drain, DrainStatus, Member, MemberStatus, place
+from migrator.objects.reasons import WaitKind
 
 _S, _M = MigrationStatus, MemberStatus
 #: The number of ended migrations that a forecast looks at, the newest ones.
@@ -244,12 +245,21 @@ def _order(one: Migration) -> tuple[int, int, datetime.datetime, int]:
     return 2 + (one.status == _S.ACCEPTED), -one.priority, one.created_at or _LATEST, one.id
 
 
+def _why_not_soon(one: Migration) -> str | None:
+    """Return why a migration does not end by itself in the time that others took; None: it may."""
+    if one.in_progress and one.stuck_reason is not None:
+        return 'It is stuck. It goes on once the cause of that is fixed.'
+    if one.in_progress and one.wait_kind in _OF_A_HOST:
+        return f'It waits: {(one.waits_for or "").rstrip(".")}.'
+    return None
+
+
 def _why_unknown(one: Migration) -> str | None:
     """Return why the end of a migration is not known, whatever others took; None: it may be known."""
     if one.ended:
         return f'It has ended: {one.status}.'
-    if one.stuck_reason is not None:
-        return 'It is stuck. It goes on once the cause of that is fixed.'
+    if (why := _why_not_soon(one)) is not None:
+        return why
     if not one.is_live:
         kind = 'an evacuation' if one.is_evacuation else 'a cold migration'
         return f'It is {kind}, which copies no memory. How long one takes is not recorded.'
@@ -331,7 +341,9 @@ def of_drain(
         )
         for one in ordered
     }
-    return _whole(drain, whole, jobs), places
+    reasons = ((one.name, _why_not_soon(moving[one.instance_uuid])) for one in ordered if one.instance_uuid in moving)
+    held_up = [f'The migration of {name} cannot end now. {why}' for name, why in reasons if why is not None]
+    return _whole(drain, whole, jobs, held_up), places
 
 
 def of_plan(
@@ -369,14 +381,26 @@ def _why_held(drain: Drain, member: Member, moving: Mapping[str, Migration]) -> 
         return None
     if drain.cancel_requested_at is not None:
         return 'The drain is being cancelled.'
-    return 'The drain is paused.' if drain.paused else None
+    if drain.paused:
+        return 'The drain is paused.'
+    is_away = any(one.wait_kind in _OF_A_HOST and member.source in (one.wait_hosts or ()) for one in moving.values())
+    return _WAITS if is_away or (drain.waits_for and not moving) else None
 
 
-def _whole(drain: Drain, end: Band | None, jobs: Sequence[Job]) -> Expected:
+def _whole(drain: Drain, end: Band | None, jobs: Sequence[Job], held_up: Sequence[str]) -> Expected:
+    """Return when a drain is expected to end.
+
+    :param held_up: why some of its migrations do not end by themselves, each as a sentence.
+    """
     if drain.ended:
         return Expected(reason=f'It has ended: {drain.status}.')
     if drain.paused and drain.cancel_requested_at is None:
         return Expected(reason='It is paused.')
+    if held_up:
+        more = f' The same holds for {len(held_up) - 1} more.' if len(held_up) > 1 else ''
+        return Expected(reason=held_up[0] + more)
+    if drain.waits_for and drain.cancel_requested_at is None:
+        return Expected(reason=_WAITS)
     if end is not None:
         return Expected(end=end)
     nothing = 'No guest is left that moves or waits. The drain ends after its checks.'
@@ -388,41 +412,14 @@ def _seconds_until(moment: datetime.datetime | None, now: datetime.datetime) -> 
     return 0.0 if moment is None else max(0.0, (moment - now).total_seconds())
 
 
-# --- how right it was ------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Prediction:
-    """An expected end that was recorded, and the end.
-
-    :ivar made_at: when it was recorded.
-    """
-
-    made_at: datetime.datetime
-    p50: datetime.datetime
-    p80: datetime.datetime
-    ended_at: datetime.datetime
-
-    @property
-    def error(self) -> float:
-        """The distance of p50 from the end, as a share of the time that it really took."""
-        took = (self.ended_at - self.made_at).total_seconds()
-        return abs((self.p50 - self.ended_at).total_seconds()) / max(took, 1.0)
-
-
-def calibration(found: Sequence[Prediction]) -> dict[str, Any]:
-    """Return the median error of predictions, and the shares of ends by p50 and by p80, as JSON."""
-    number = len(found)
-    return {
-        'samples': number,
-        'median_error': round(statistics.median(one.error for one in found), 3) if found else None,
-        'p50_held': round(sum(one.ended_at <= one.p50 for one in found) / number, 3) if found else None,
-        'p80_held': round(sum(one.ended_at <= one.p80 for one in found) / number, 3) if found else None,
-    }
-
-
 # --- the runs --------------------------------------------------------------------------------------------------------
 
+#: What a migration waits for, if a host or its hypervisor has to report first.
+_OF_A_HOST = frozenset(
+    {WaitKind.HOST, WaitKind.COPYING_HOST, WaitKind.GUEST, WaitKind.ELSEWHERE, WaitKind.LAST_PAGES_DOWN}
+)
+#: The reason if nothing gets on. What the drain waits for is a field of its own.
+_WAITS = 'The drain waits for something that is in its way.'
 #: The reason if too little was recorded.
 UNKNOWN = f'Fewer than {LEAST} live migrations have completed, so it is not known how long one takes.'
 

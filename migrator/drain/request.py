@@ -111,14 +111,17 @@ def again(drain: Drain, members: Iterable[Member], now: datetime.datetime) -> di
     A deadline that has passed is left out.
 
     :returns: the fields of the new :class:`~migrator.objects.drain.Drain`, but those of its requester.
-    :raises migrator.exception.InvalidDrainState: the drain has not ended, was a restore, or has moved every guest.
+    :raises migrator.exception.InvalidDrainState: the drain has not ended, was a restore, or has moved every guest
+        and emptied the host.
     """
     left = [one.instance_uuid for one in members if one.status not in (MemberStatus.MOVED, MemberStatus.GONE)]
     do = None
     if not drain.ended:
         do = drain.how_it_ends
-    elif drain.direction == Direction.BACK:
+    elif drain.direction == Direction.BACK and left:
         do = 'it was a restore: to bring back the other guests, restore it again'
+    elif drain.direction == Direction.BACK:
+        do = 'it was a restore, and has left no guest: to empty the host again, start a new drain'
     elif not left and drain.status != DrainStatus.INCOMPLETE:
         do = 'all of its guests have left the host'
     if do is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from migrator.db.api import Database
 from migrator.db.slots import Bounds
-from migrator.drain import forecast
+from migrator.drain.calibration import errors_of
 from migrator.drain.request import NAMES
 from migrator.objects import Migration
 from migrator.objects.drain import Drain, Member, count_members, place
@@ -92,9 +92,8 @@ def calibration(database: Database, newest: int) -> dict[str, Any]:
     :param newest: how many of the newest drains count.
     """
     predictions = database.drains.predictions(newest)
-    whole = forecast.calibration([one for each in predictions.values() for one in each])
+    whole = errors_of([one for each in predictions.values() for one in each])
     found = [
-        {'drain': uuid, 'host': database.drains.get(uuid).host} | forecast.calibration(each)
-        for uuid, each in predictions.items()
+        {'drain': uuid, 'host': database.drains.get(uuid).host} | errors_of(each) for uuid, each in predictions.items()
     ]
     return whole | {'drains': found}

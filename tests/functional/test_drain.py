@@ -263,6 +263,7 @@ def test_second_restore_brings_back_what_the_first_has_not(cloud):
     cloud.database.instances.update(second.uuid, locked_by='admin')
     assert act(cloud, uuid, 'restore').status_int == 202
     assert ends(cloud, uuid)['status'] == 'incomplete'
+    refused(act(cloud, uuid, 'retry'), 409, 'to bring back the other guests, restore it again')
     cloud.database.instances.update(second.uuid, locked_by=None)
     assert act(cloud, uuid, 'restore').status_int == 202
     assert ends(cloud, uuid)['status'] == 'restored'

@@ -46,7 +46,10 @@ def test_retry_of_a_drain_without_guests_that_are_left_is_refused(cloud):
     act(cloud, uuid, 'restore')
     ends(cloud, uuid)
     refused = act(cloud, uuid, 'retry')
-    assert (refused.status_int, 'to bring back the other guests, restore it again' in refused.text) == (409, True)
+    assert (refused.status_int, 'has left no guest: to empty the host again, start a new drain' in refused.text) == (
+        409,
+        True,
+    )
     assert host_of(cloud, guest) == 'host1'
 
 

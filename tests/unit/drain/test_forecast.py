@@ -7,10 +7,11 @@ import datetime
 
 import pytest
 
-from migrator.drain import forecast
+from migrator.drain import calibration, forecast
 from migrator.drain.forecast import Job, Outlook, Past
-from migrator.objects import Migration
+from migrator.objects import Migration, reasons
 from migrator.objects.drain import Drain, Member
+from migrator.objects.reasons import Reason, WaitKind
 from tests.reasons import stuck_for, waiting_for_slot
 
 NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
@@ -282,6 +283,7 @@ def test_parallel_narrows_the_slots_of_a_drain():
     ('fields', 'whole', 'of_member'),
     [
         ({'paused': True}, 'It is paused.', 'The drain is paused.'),
+        ({'waits_for': '1 guest waits. g1: Its host is down.'}, 'The drain waits for', 'The drain waits for'),
         ({'cancel_requested_at': NOW}, 'No guest is left that moves or waits', 'The drain is being cancelled.'),
         ({'status': 'cancelled'}, 'It has ended: cancelled.', 'Its part in the drain has ended: waiting.'),
     ],
@@ -291,7 +293,27 @@ def test_drain_that_requests_nothing_more_says_so(fields, whole, of_member):
     expected, places = forecast.of_drain(outlook(), drain, [member(1)], [])
     assert (expected.end, places['g1'].expected.end, places['g1'].position) == (None, None, None)
     assert expected.reason.startswith(whole)
-    assert places['g1'].expected.reason == of_member
+    assert places['g1'].expected.reason.startswith(of_member)
+
+
+@pytest.mark.parametrize(
+    ('held', 'why'),
+    [
+        (stuck_for('both hosts run it'), 'The migration of web cannot end now. It is stuck.'),
+        (
+            reasons.columns('wait', Reason.of(WaitKind.HOST, 'host1', since='10:00')),
+            'The migration of web cannot end now. It waits: host1 has not answered since 10:00.',
+        ),
+    ],
+)
+def test_drain_whose_migration_cannot_end_has_no_expected_end(held, why):
+    drain = Drain(uuid='d', host='host1', status='running')
+    members = [member(1, 'moving', mark='m1', name='web'), member(2)]
+    whole, places = forecast.of_drain(outlook(slots=2), drain, members, [migration(1, 'running', **held)])
+    assert (whole.end, places['g1'].expected.end) == (None, None)
+    assert whole.reason.startswith(why)
+    # A migration that is stuck holds back no other one. A source that does not answer does.
+    assert (places['g2'].expected.end is None) == ('host1' in held.get('wait_hosts', ()))
 
 
 def test_plan_has_the_seconds_of_each_copy_and_of_all():
@@ -328,6 +350,8 @@ def test_ordinal(number, text):
 
 def test_calibration_has_the_median_error_and_how_often_each_percentile_held():
     after = [NOW + datetime.timedelta(seconds=seconds) for seconds in (100, 110, 120, 130)]
-    found = [forecast.Prediction(NOW, after[1], after[2], ended) for ended in (after[0], after[1], after[2], after[3])]
-    assert forecast.calibration(found) == {'samples': 4, 'median_error': 0.092, 'p50_held': 0.5, 'p80_held': 0.75}
-    assert forecast.calibration([]) == {'samples': 0, 'median_error': None, 'p50_held': None, 'p80_held': None}
+    found = [
+        calibration.Prediction(NOW, after[1], after[2], ended) for ended in (after[0], after[1], after[2], after[3])
+    ]
+    assert calibration.errors_of(found) == {'samples': 4, 'median_error': 0.092, 'p50_held': 0.5, 'p80_held': 0.75}
+    assert calibration.errors_of([]) == {'samples': 0, 'median_error': None, 'p50_held': None, 'p80_held': None}
