@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from migrator.drain.engine import Check, Engine, Guest, Move, MoveState, ObstacleKind, Refused, Store
-from migrator.objects import base, remedies
+from migrator.objects import base
 from migrator.objects.drain import (
     NOT_MOVED,
     Direction,
@@ -367,12 +367,7 @@ class _Run:
         elif self._goes_back:
             message = _how_many_are_back(self.drain, self._members.values(), left)
             if left:
-                message += f' {remedies.offer(remedies.Kind.MOVE_LIVE, host=self.drain.host)}'
-                message += (
-                    ' Move one that is shut off without --live-migration, and confirm it.'
-                    if self.drain.include_stopped
-                    else ''
-                )
+                message += ' Clear what is left, then restore the drain again.'
             self._finish(DrainStatus.INCOMPLETE if left else DrainStatus.RESTORED, message)
         else:
             self._end_if_empty(left)
@@ -420,7 +415,10 @@ class _Run:
             self._will(emptied_at=since, waits_for=waits_for, wait_error=None)
             return
         stays = f'{self.drain.host} stays disabled. {self._engine.again}'
-        message = f'{moved} {self.drain.host} is not empty: {_remains(remains)}.{_names(left)} {stays}'
+        # The guests that are left are named with their reasons.
+        others = _remains(_without(remains, left))
+        found = f'is not empty: {others}' if others else 'is not empty'
+        message = f'{moved} {self.drain.host} {found}.{_names(left)} {stays}'
         self._finish(DrainStatus.INCOMPLETE, message)
 
     def _finish(self, status: DrainStatus, message: str) -> None:
@@ -437,6 +435,17 @@ def _how_many_are_back(drain: Drain, members: Collection[Member], left: Sequence
 
 def _remains(checks: Sequence[Check]) -> str:
     return '; '.join(f'{check.what}: {", ".join(check.left)}' for check in checks)
+
+
+def _without(checks: Sequence[Check], guests: Sequence[Member]) -> list[Check]:
+    """Return what checks have found besides some guests."""
+    uuids = [guest.instance_uuid for guest in guests]
+    others = (dataclasses.replace(one, left=[item for item in one.left if not _has(item, uuids)]) for one in checks)
+    return [one for one in others if one.left]
+
+
+def _has(text: str, uuids: Sequence[str]) -> bool:
+    return any(uuid in text for uuid in uuids)
 
 
 def _names(left: Sequence[Member], what: str = 'Left') -> str:

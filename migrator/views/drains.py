@@ -9,6 +9,7 @@ from typing import Any
 
 from migrator.db.api import Database
 from migrator.db.slots import Bounds
+from migrator.db.sql import drain_rows
 from migrator.drain.calibration import errors_of
 from migrator.drain.request import NAMES
 from migrator.objects import Migration
@@ -24,14 +25,18 @@ _OF_MEMBER = (
 )
 
 
-def summary(drain: Drain, counts: Mapping[str, int]) -> dict[str, Any]:
-    """Return a drain as a list shows it.
+def summaries(database: Database, found: Sequence[Drain]) -> list[dict[str, Any]]:
+    """Return drains as a list shows them."""
+    uuids = [one.uuid for one in found]
+    counts, retries = database.drains.counts(uuids), drain_rows.retries(database.engine, uuids)
+    return [_summary(one, counts[one.uuid], retries.get(one.uuid)) for one in found]
 
-    :param counts: status -> the number of its guests with it.
-    """
+
+def _summary(drain: Drain, counts: Mapping[str, int], retried_by: str | None) -> dict[str, Any]:
     return {
         **{name: getattr(drain, name) for name in (*NAMES, *_SHOWN)},
         'status': drain.shown_status,
+        'retried_by': retried_by,
         'host_disabled_by_drain': drain.has_disabled_host,
         'guests': dict(counts),
     }
@@ -41,7 +46,8 @@ def document(database: Database, bounds: Bounds, drain: Drain) -> dict[str, Any]
     """Return a drain with its guests, in the order in which they leave."""
     found = in_order(drain, database.drains.read_members(drain.uuid))
     expected, shown = members(database, bounds, drain, found)
-    return summary(drain, count_members(found)) | {'expected': expected, 'members': shown}
+    newer = drain_rows.retries(database.engine, [drain.uuid]).get(drain.uuid)
+    return _summary(drain, count_members(found), newer) | {'expected': expected, 'members': shown}
 
 
 def in_order(drain: Drain, found: Sequence[Member]) -> list[Member]:
@@ -58,6 +64,7 @@ def members(
     """
     now, whole, places, rows = database.places_of_drain(bounds, drain, found)
     moving = {row.uuid: row for row in rows}
+    hosts = {one.uuid: one.host for one in database.instances.list({'uuid': [*places]})} if places else {}
     shown = []
     for one in found:
         line = places[one.instance_uuid]
@@ -65,6 +72,7 @@ def members(
         shown.append(
             {name: getattr(one, name) for name in _OF_MEMBER}
             | {
+                'host': hosts.get(one.instance_uuid),
                 'migration_uuid': one.mark,
                 'migration': None if migration is None else _progress(migration),
                 'place': line.position,

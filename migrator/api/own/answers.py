@@ -231,7 +231,7 @@ _DRAIN = whole(
     parallel=_NUMBER_OR_NULL,
     destinations=or_null(many(_TEXT)),
     only_guests=or_null(many(_UUID)),
-    retry_of=_UUID_OR_NULL,
+    **each('retry_of retried_by', _UUID_OR_NULL),
     **each('requested_by waits_for message', _TEXT_OR_NULL),
     status=_TEXT,
     direction=_of(Direction),
@@ -245,7 +245,7 @@ _MEMBER = whole(
     **each('name source', _TEXT),
     status=_of(MemberStatus),
     **each('attempts size_mb', _NUMBER),
-    **each('destination reason remedy migration_uuid', _TEXT_OR_NULL),
+    **each('host destination reason remedy migration_uuid', _TEXT_OR_NULL),
     tried=many(_TEXT),
     migration=or_null(
         whole(

@@ -133,9 +133,8 @@ def index(request: Request) -> webob.Response:
     found = database.drains.list(given.get('host'), schemas.flag(given, 'in_progress'), size, common.marker(request))
     if not found and 'host' in given and not uses_nova(request.services.conf):  # the hosts of Nova have no rows here
         names.check_host(database, given['host'])
-    counts = database.drains.counts([drain.uuid for drain in found])
     links = common.next_link(request, 'drains_links', size, [drain.uuid for drain in found])
-    return answer({'drains': [drains.summary(drain, counts[drain.uuid]) for drain in found]} | links)
+    return answer({'drains': drains.summaries(database, found)} | links)
 
 
 def create(request: Request) -> webob.Response:

@@ -252,7 +252,17 @@ class ConductorEngine:
         undecided = self._tools.database.migrations.list({'source_compute': host, 'status': _S.FINISHED.value}, True)
         decides = {row.instance_uuid: f'. {to_decide(row.instance_uuid, host, True)}' for row in undecided}
         left = [guest for guest in found if guest.state != protocol.GuestState.ABSENT]
-        return [f'{guest.instance_uuid} ({guest.state}{decides.get(guest.instance_uuid, "")})' for guest in left]
+        names = self._names([guest.instance_uuid for guest in left])
+        shown = []
+        for guest in left:
+            uuid, state = guest.instance_uuid, f'{guest.state}{decides.get(guest.instance_uuid, "")}'
+            shown.append(f'{names[uuid]} ({uuid}, {state})' if uuid in names else f'{uuid} ({state})')
+        return shown
+
+    def _names(self, uuids: Sequence[str]) -> dict[str, str]:
+        """Return guest -> its name, of those that the database has."""
+        found = self._tools.database.instances.list({'uuid': [*uuids]}) if uuids else []
+        return {one.uuid: one.name for one in found}
 
     def _allocations(self, host: str) -> list[str]:
         left = []
@@ -267,8 +277,7 @@ class ConductorEngine:
         database = self._tools.database
         rows = database.migrations.list({'uuid': consumers}) if consumers else []
         guests = {row.uuid: row.instance_uuid for row in rows}
-        wanted = sorted({guests.get(one, one) for one in consumers})
-        names = {one.uuid: one.name for one in database.instances.list({'uuid': wanted})} if wanted else {}
+        names = self._names(sorted({guests.get(one, one) for one in consumers}))
         found = []
         for one in consumers:
             guest = guests.get(one, one)

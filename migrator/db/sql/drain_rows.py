@@ -168,6 +168,13 @@ def read_runs(engine: Engine, drain: Drain) -> list[Run]:
         ]
 
 
+def retries(engine: Engine, uuids: Sequence[str]) -> dict[str, str]:
+    """Return drain -> the drain that is its retry, of those that have one."""
+    query = sa.select(DRAINS.c.retry_of, DRAINS.c.uuid).where(DRAINS.c.retry_of.in_([*uuids]))
+    with engine.reader() as session:
+        return {row.retry_of: row.uuid for row in session.execute(query)}
+
+
 def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime.datetime) else value
 

@@ -8,22 +8,19 @@ import argparse
 import datetime
 import getpass
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from migrator.objects import Migration, MigrationType, base, remedies
-from migrator.objects.drain import Direction, Drain, Member, MemberStatus, Tally, count_members, place
-from migrator.operator import drain_request
+from migrator.objects import MigrationType, base
+from migrator.objects.drain import Drain, Member
+from migrator.operator import drain_request, drain_text
 from migrator.operator.cli import command
 from migrator.operator.cli.command import Asked, Verb
 from migrator.operator.cli.parser import PROG
 from migrator.operator.watch import commands
 
-if TYPE_CHECKING:
-    from migrator.drain.forecast import Place
-
 _COLUMNS = ('UUID', 'HOST', 'RESULT', 'CREATED')
-_MEMBER_COLUMNS = ('GUEST', 'INSTANCE', 'STATUS', 'ATTEMPTS', 'PLACE', 'EXPECTED END', 'DESTINATION', 'REASON')
+_MEMBER_COLUMNS = ('GUEST', 'INSTANCE', 'STATUS', 'ATTEMPTS', 'PLACE', 'EXPECTED END', 'DESTINATION')
 _PLAN_COLUMNS = ('GUEST', 'INSTANCE', 'MIB', 'ROOM AT', 'SECONDS', 'IN THE WAY', 'REMEDY')
 
 
@@ -118,17 +115,11 @@ def list_(asked: Asked) -> int:
     command.check_host(asked)
     given, rows_of = asked.arguments, asked.database.drains
     found = rows_of.list(given.host, True if given.in_progress else None, given.limit)
-    counts, now = rows_of.counts([one.uuid for one in found]), rows_of.now()
+    now, documents = rows_of.now(), drains.summaries(asked.database, found)
     rows = [
-        [
-            one.uuid,
-            one.host,
-            _result(one, counts[one.uuid]),
-            command.ago(one.created_at, now),
-        ]
-        for one in found
+        [shown['uuid'], shown['host'], _listed(shown), command.ago(one.created_at, now)]
+        for one, shown in zip(found, documents, strict=True)
     ]
-    documents = [drains.summary(one, counts[one.uuid]) for one in found]
     asked.answer({'drains': documents}, command.table(_COLUMNS, rows))
     return command.RIGHT
 
@@ -139,54 +130,22 @@ def show(asked: Asked, how_to_retry: Callable[[Drain], str] | None = None) -> in
     :param how_to_retry: returns how one that has left guests is tried again, as a sentence; None: by ``retry``.
     """
     drain = find(asked)
-    members = _members(asked, drain)
+    shown = document(asked, drain)
+    lines = _head(shown)
     if drain.ended:
-        how = how_to_retry or (lambda one: f'To try again: {asked.drain_command} retry {one.uuid}')
-        text = '\n'.join([*_head(drain, members), *_ended(asked, drain, members, how)])
+        lines += drain_text.guests(shown, asked.typed)
+        lines += drain_text.checks(shown)
+        lines += drain_text.advice(shown, asked.drain_command, how_to_retry(drain) if how_to_retry else None)
+        lines.append(f'Each guest: {asked.drain_command} report {drain.uuid}')
     else:
-        now, whole, places, moving = asked.database.places_of_drain(asked.bounds, drain, members)
-        expected = command.expected(whole.document(now))
-        lines = [*_head(drain, members), expected, _table(members, places, moving, now)]
-        for one in members:
-            # In the column they are wrapped, so that they could not be copied.
-            found = [*_commands(asked, one)] if not one.ended else []
-            lines += [command.printable(f'{one.name}:'), *found] if found else []
-        text = '\n'.join(lines)
-    asked.answer(document(asked, drain), text)
+        lines += [command.expected(shown['expected']), _table(shown), *drain_text.guests(shown, asked.typed)]
+    asked.answer(shown, '\n'.join(lines))
     return command.RIGHT
 
 
-def _commands(asked: Asked, member: Member) -> Iterator[str]:
-    """Yield the commands that help a guest. Its reason may have words of a user, and so any command."""
-    for one in remedies.commands_in(member.remedy or ''):
-        yield f'    {asked.typed(one)}'
-
-
-def _ended(
-    asked: Asked, drain: Drain, members: Sequence[Member], how_to_retry: Callable[[Drain], str]
-) -> Iterator[str]:
-    """Yield the guests that a drain has left, each with its reason and its command, and each check once."""
-    left = [one for one in members if one.status not in (MemberStatus.MOVED, MemberStatus.GONE)]
-    for one in left:
-        yield command.printable(f'{one.name} ({one.instance_uuid}) is {one.status}. {one.reason or ""}'.rstrip())
-        yield from _commands(asked, one)
-    for check in drain.checks:
-        yield command.printable(f'{check["what"]}: {", ".join(check["left"]) or "none"}')
-    if drain.has_disabled_host and any(check['left'] for check in drain.checks):  # else the message says it
-        yield f'{drain.host} stays disabled until you restore the drain or enable the host.'
-    if left and drain.direction == Direction.AWAY:
-        yield how_to_retry(drain)
-    yield f'Each guest: {asked.drain_command} report {drain.uuid}'
-
-
-def _result(drain: Drain, counts: Mapping[str, int]) -> str:
-    """Return the status of a drain, and how many of its guests have moved or are left."""
-    tally = Tally.of(drain.direction, counts)
-    done, not_done = ('moved', 'left') if drain.direction == Direction.AWAY else ('back', 'not back')
-    if not drain.ended:
-        return f'{drain.shown_status}: {tally.done} of {tally.total} {done}'
-    left = f'{tally.left} of {tally.total} {not_done}' if tally.left else f'{tally.done} {done}'
-    return f'{drain.shown_status}: {left}'
+def _listed(drain: Mapping[str, Any]) -> str:
+    newer = drain['retried_by']
+    return drain_text.result(drain) + (f'; retried by {newer[:8]}' if newer is not None else '')
 
 
 def calibration(asked: Asked) -> int:
@@ -207,10 +166,6 @@ def calibration(asked: Asked) -> int:
     return command.RIGHT
 
 
-def _members(asked: Asked, drain: Drain) -> list[Member]:
-    return sorted(asked.database.drains.read_members(drain.uuid), key=lambda member: place(drain, member))
-
-
 def document(asked: Asked, drain: Drain) -> dict[str, Any]:
     """Return a drain as JSON, with its guests."""
     from migrator.views import drains
@@ -218,25 +173,21 @@ def document(asked: Asked, drain: Drain) -> dict[str, Any]:
     return drains.document(asked.database, asked.bounds, drain)
 
 
-def _head(drain: Drain, members: list[Member]) -> list[str]:
-    lines = [f'Drain {drain.uuid} of {drain.host}: {_result(drain, count_members(members))}.']
-    lines += ['It also moves the guests that are shut off.'] if drain.include_stopped else []
-    if not drain.ended:
-        lines += [drain.waits_for] if drain.waits_for else []
-    elif not any(check['left'] for check in drain.checks) and drain.message:
-        lines.append(drain.message)  # what is left is shown line by line instead
-    return lines
+def _head(drain: Mapping[str, Any]) -> list[str]:
+    lines = [f'Drain {drain["uuid"]} of {drain["host"]}: {drain_text.result(drain)}.']
+    lines += [f'It is the retry of drain {drain["retry_of"]}.'] if drain['retry_of'] is not None else []
+    lines += ['It also moves the guests that are shut off.'] if drain['include_stopped'] else []
+    said = drain_text.message(drain) if drain_text.has_ended(drain) else drain_text.waits_for(drain)
+    return [*lines, command.printable(said)] if said else lines
 
 
-def _table(
-    members: list[Member], places: Mapping[str, Place], moving: Sequence[Migration], now: datetime.datetime
-) -> str:
-    rows, towards = [], {row.uuid: row.dest_compute for row in moving}
-    for one in members:
-        destination = one.destination or towards.get(one.mark or '')
-        line = places[one.instance_uuid]
-        of_line = [line.position, command.expected_end(line.expected, now)]
-        rows.append([one.name, one.instance_uuid, one.status, one.attempts, *of_line, destination, one.reason])
+def _table(drain: Mapping[str, Any]) -> str:
+    rows = []
+    for one in drain['members']:
+        destination = one['destination'] or (one['migration'] or {}).get('destination')
+        end = one['expected']['end']
+        of_line = [one['place'], None if end is None else command.moment(end['p50'])]
+        rows.append([one['name'], one['instance_uuid'], one['status'], one['attempts'], *of_line, destination])
     return command.table(_MEMBER_COLUMNS, rows)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -17,18 +18,20 @@ from osc_lib.command import command
 
 from migrator import executors
 from migrator.objects import remedies
-from migrator.objects.drain import DRAIN_ENDS, DrainStatus, Tally
-from migrator.operator import drain_request
+from migrator.objects.drain import DRAIN_ENDS, Direction, DrainStatus, Tally
+from migrator.operator import drain_request, drain_text
 from migrator.operator.cli.command import expected, say_what
 from migrator.operator.cli.drain import NAMES
 from migrator.operator.watch import commands, errors, screen, subjects
 
 #: The statuses of a drain that has done all that was requested.
 _GOOD = (DrainStatus.COMPLETED, DrainStatus.RESTORED)
-_COLUMNS = ('uuid', 'host', 'status', 'moved', 'guests', 'created_at', 'message')
-_HEADINGS = ('UUID', 'Host', 'Status', 'Moved', 'Guests', 'Created At', 'Message')
+_COLUMNS = ('uuid', 'host', 'status', 'moved', 'guests', 'created_at')
+_HEADINGS = ('UUID', 'Host', 'Status', 'Moved', 'Guests', 'Created At')
 _PLAN = ('name', 'instance_uuid', 'size_mb', 'destination', 'seconds', 'reason', 'remedy')
 _PLAN_HEADINGS = ('Name', 'Server', 'MiB', 'Room At', 'Seconds', 'In The Way', 'Remedy')
+#: The beginning of each command about drains.
+_COMMAND = 'openstack host drain'
 _PAUSE_HELP = 'request no further migrations; those in progress go on'
 _RESUME_HELP = 'request migrations again after a pause'
 
@@ -39,8 +42,11 @@ def _client(app: Any) -> Any:
 
 def _row(drain: dict[str, Any]) -> tuple[Any, ...]:
     tally = Tally.of(drain['direction'], drain['guests'])
+    created = drain['created_at']
     shown = drain | {'moved': tally.done, 'guests': tally.total}
-    return tuple(_words(shown[name]) for name in _COLUMNS)
+    words = {name: _words(shown[name]) for name in _COLUMNS}
+    # The fraction of a second makes a narrow table longer.
+    return (*[*words.values()][:-1], _Value(created, created[:19].replace('T', ' ')))
 
 
 def _listed(
@@ -53,21 +59,39 @@ def _listed(
     return names, [tuple(one.get(name) for name in names) for one in documents]
 
 
-def _shown(drain: dict[str, Any]) -> tuple[Sequence[str], Sequence[Any]]:
+def _shown(given: argparse.Namespace, drain: dict[str, Any]) -> tuple[Sequence[str], Sequence[Any]]:
     """Return the columns and the values of a drain: its document, which a reader is shown in words."""
-    left = [
-        f'{member["name"]}: {member["status"]}' + (f' ({member["reason"]})' if member['reason'] else '')
-        for member in drain['members']
-        if member['status'] != 'moved'
-    ]
+    message = drain_text.message(drain)
+    ending = drain_text.advice(drain, _COMMAND) if drain_text.has_ended(drain) else ()
     words = {
         'guests': ', '.join(f'{number} {status}' for status, number in drain['guests'].items() if number),
-        'members': '\n'.join(left) or ('all of them have moved' if drain['members'] else 'none'),
-        'checks': '\n'.join(f'{one["what"]}: {", ".join(one["left"]) or "none"}' for one in drain['checks']),
+        'members': '\n'.join(drain_text.guests(drain)) or _all(drain),
+        'checks': '\n'.join(drain_text.checks(drain)),
         'expected': _expected(drain),
+        'message': '\n'.join([*([message] if message else []), *ending]),
     }
     shown = {name: _words(value) for name, value in drain.items()} | words
-    return tuple(drain), tuple(_Value(value, shown[name]) for name, value in drain.items())
+    as_read = given.formatter in ('json', 'yaml')
+    return tuple(drain), tuple(
+        _Value(value if as_read else _plain(value), shown[name]) for name, value in drain.items()
+    )
+
+
+def _all(drain: dict[str, Any]) -> str:
+    """Return what is said of the guests of a drain, of which none is left for a reason."""
+    if not drain['members']:
+        return 'none'
+    if drain['retried_by'] is not None:
+        return f'see drain {drain["retried_by"]}'
+    tally = Tally.of(drain['direction'], drain['guests'])
+    if tally.left:
+        return f'{tally.left} of them {"wait" if tally.left > 1 else "waits"} or move'
+    return 'all of them have moved' if drain['direction'] == Direction.AWAY else 'all of them are back'
+
+
+def _plain(value: Any) -> str:
+    """Return a value for a script: null as an empty text, and lists and objects as JSON."""
+    return json.dumps(value) if isinstance(value, (list, dict)) else '' if value is None else str(value)
 
 
 def _words(value: Any) -> str:
@@ -151,7 +175,7 @@ class CreateDrain(_Usage, command.ShowOne):
         if parsed_args.wait:
             drain = _wait(client, drain['uuid'])
             _check(drain)
-        return _shown(drain)
+        return _shown(parsed_args, drain)
 
 
 class PlanDrain(_Usage, command.Lister):
@@ -216,7 +240,7 @@ class ShowDrain(_Usage, command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         """Request the drain, and return its columns and values."""
-        return _shown(_find(_client(self.app), parsed_args.drain))
+        return _shown(parsed_args, _find(_client(self.app), parsed_args.drain))
 
 
 class WatchDrain(_Usage, command.Command):
@@ -245,7 +269,7 @@ class SetDrain(_Usage, command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         """Request the change, and return the columns and values of the drain."""
-        return _shown(_act(self.app, parsed_args, {parsed_args.action: None}))
+        return _shown(parsed_args, _act(self.app, parsed_args, {parsed_args.action: None}))
 
 
 class CancelDrain(_Usage, command.ShowOne):
@@ -259,7 +283,9 @@ class CancelDrain(_Usage, command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         """Request the cancel, and return the columns and values of the drain."""
-        return _shown(_act(self.app, parsed_args, {'cancel': {'abort_running': parsed_args.abort_running}}))
+        return _shown(
+            parsed_args, _act(self.app, parsed_args, {'cancel': {'abort_running': parsed_args.abort_running}})
+        )
 
 
 class RestoreDrain(_Usage, command.ShowOne):
@@ -277,7 +303,7 @@ class RestoreDrain(_Usage, command.ShowOne):
         if parsed_args.wait:
             drain = _wait(_client(self.app), drain['uuid'])
             _check(drain)
-        return _shown(drain)
+        return _shown(parsed_args, drain)
 
 
 class RetryDrain(_Usage, command.ShowOne):
@@ -289,7 +315,7 @@ class RetryDrain(_Usage, command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         """Request the new drain, and return its columns and values."""
-        return _shown(_act(self.app, parsed_args, {'retry': None}))
+        return _shown(parsed_args, _act(self.app, parsed_args, {'retry': None}))
 
 
 def _find(client: Any, name: str) -> dict[str, Any]:
