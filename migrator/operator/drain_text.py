@@ -7,13 +7,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator.objects import base, remedies
 from migrator.objects.drain import DRAIN_ENDS, NOT_MOVED, Direction, DrainStatus, MemberStatus, Tally
 
 Document = Mapping[str, Any]
+#: The most guests that wait for one reason which are named.
+_NAMED = 3
 
 
 def has_ended(drain: Document) -> bool:
@@ -51,8 +53,14 @@ def guests(drain: Document, typed: Callable[[str], str] = str) -> list[str]:
     return [
         line
         for (what, *commands), names in lines.items()
-        for line in (f'{", ".join(names)}: {base.printable(what)}', *(f'    {one}' for one in commands))
+        for line in (f'{_few(drain, names)}: {base.printable(what)}', *(f'    {one}' for one in commands))
     ]
+
+
+def _few(drain: Document, names: Sequence[str]) -> str:
+    """Return the names of some guests. Those of a drain in progress are also in its table."""
+    shown = names if has_ended(drain) else names[:_NAMED]
+    return ', '.join(shown) + (f' and {len(names) - len(shown)} more' if len(shown) < len(names) else '')
 
 
 def _what(drain: Document, member: Document) -> str | None:

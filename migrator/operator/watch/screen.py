@@ -62,8 +62,10 @@ _WIDE = 100
 _CELLS, _MORE = 66, 24
 #: The number of lines around the table: its title, its head and the foot.
 _AROUND = 8
-#: The most lines of a note.
-_NOTE_LINES = 5
+#: The most lines of a note, and of all notes of the last picture, which stays.
+_NOTE_LINES, _NOTES = 5, 100
+#: The least rows of the table that are shown.
+_ROWS = 3
 #: The number of events below the table.
 _EVENTS = 4
 
@@ -73,11 +75,13 @@ class Event:
     """Something that has happened.
 
     :ivar document: the event as JSON.
+    :ivar brief: the text on a screen that shows the reason elsewhere; empty: the whole text.
     """
 
     at: datetime.datetime
     text: str
     document: dict[str, Any]
+    brief: str = ''
 
     def __str__(self) -> str:
         return f'{self.at:%H:%M:%S}  {base.printable(self.text)}'
@@ -131,6 +135,7 @@ class Picture:
     """A drain, a host or a migration at one moment.
 
     :ivar notes: what the operator should know now, such as what a drain waits for.
+    :ivar on_screen: what a screen shows instead of the notes; None: the notes.
     :ivar command: shows a note that has no room.
     :ivar foot: the line below everything.
     :ivar events: what has happened since the picture before.
@@ -141,6 +146,7 @@ class Picture:
     rows: Sequence[Row]
     now: datetime.datetime
     notes: Sequence[str] = ()
+    on_screen: Sequence[str] | None = None
     foot: str = ''
     events: Sequence[Event] = ()
     status: int | None = None
@@ -233,7 +239,7 @@ class Screen:
         if self._last is None:
             self._console.print(text, style='yellow', markup=False)
         else:
-            self._draw(dataclasses.replace(self._last, notes=[*self._last.notes, text]))
+            self._draw(dataclasses.replace(self._last, on_screen=[*_said(self._last), text]))
 
     def _draw(self, picture: Picture) -> None:
         drawn = draw(dataclasses.replace(picture, events=[*self._events]), self._console)
@@ -243,27 +249,54 @@ class Screen:
 def draw(picture: Picture, console: rich.console.Console) -> rich.console.Group:
     """Return a picture as it looks on a console of this width, height and encoding. Nothing is printed."""
     # The last picture stays, and has room for all that is said.
-    most = _NOTE_LINES if picture.status is None else 100
-    notes = [line for text in picture.notes for line in _note(text, picture.command, most, console)]
-    room = max(3, console.height - _AROUND - len(notes) - len(picture.events))
+    is_last = picture.status is not None
+    most = _NOTES if is_last else _NOTE_LINES
+    notes = [line for text in _said(picture) for line in _note(text, picture.command, most, console)]
+    room = _NOTES if is_last else max(_NOTE_LINES, console.height - _AROUND - _ROWS - 1)
+    if len(notes) > room:
+        rest = _note('', picture.command, 0, console)
+        notes = [*notes[: room - len(rest)], *rest]
+    foot = _note(picture.foot, picture.command, _NOTE_LINES, console, '') if picture.foot else []
+    room = console.height - _AROUND - len(notes) - len(foot) + 1  # around the table is one line of the foot
+    events = _events(picture, room - _ROWS, console)
+    room = max(_ROWS, room - len(events))
     shown = _that_fit(picture.rows, room)
     hidden = len(picture.rows) - len(shown)
     parts: list[rich.console.RenderableType] = [_table(picture, shown, console)]
     parts += [_line(f'and {hidden} more', 'dim')] if hidden else []
     parts += notes
-    parts += [_line(str(event), 'dim') for event in picture.events]
-    parts += [_line(picture.foot, '')] if picture.foot else []
+    parts += events
+    parts += foot
     return rich.console.Group(*parts)
 
 
-def _note(text: str, command: str, most: int, console: rich.console.Console) -> list[rich.text.Text]:
+def _said(picture: Picture) -> Sequence[str]:
+    return picture.notes if picture.on_screen is None else picture.on_screen
+
+
+def _events(picture: Picture, room: int, console: rich.console.Console) -> list[rich.text.Text]:
+    """Return the last event, and those before it that have room."""
+    found: list[rich.text.Text] = []
+    for event in reversed(picture.events):
+        text = str(dataclasses.replace(event, text=event.brief or event.text))
+        lines = _note(text, picture.command, _NOTE_LINES, console, 'dim')
+        if found and len(found) + len(lines) > room:
+            break
+        found = [*lines, *found]
+    return found
+
+
+def _note(
+    text: str, command: str, most: int, console: rich.console.Console, style: str = 'yellow'
+) -> list[rich.text.Text]:
     """Return a note in a few lines, the last of which names a command if it has no room."""
-    lines = [*rich.text.Text(base.printable(text), style='yellow').wrap(console, max(20, console.width - 2))]
+    width = max(20, console.width - 2)
+    lines = [*rich.text.Text(base.printable(text)).wrap(console, width)]
     if len(lines) > most:
-        shown = rich.text.Text(f'All of it: {command}' if command else '...', style='yellow')
         # A command that is cut off could not be typed.
-        lines[most - 1 :] = shown.wrap(console, max(20, console.width - 2))
-    return [_line(line.plain, 'yellow') for line in lines]
+        rest = rich.text.Text(f'All of it: {command}' if command else '...').wrap(console, width)
+        lines[max(0, most - 1) :] = rest
+    return [_line(line.plain, style) for line in lines]
 
 
 def _line(text: str, style: str) -> rich.text.Text:

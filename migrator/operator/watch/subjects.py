@@ -15,6 +15,7 @@ from urllib import parse
 
 from migrator.objects import ENDS, FINAL, MigrationStatus, base, remedies
 from migrator.objects.drain import DRAIN_ENDS, Direction, DrainStatus, MemberStatus, Tally
+from migrator.operator import drain_text
 from migrator.operator.watch.screen import Event, Picture, Row
 
 Get = Callable[..., dict[str, Any]]
@@ -61,10 +62,19 @@ class Drain:
             now=now,
             notes=[text for text in (drain['waits_for'], drain['message']) if text],
             foot=_foot(drain['guests'], drain),
+            on_screen=self._on_screen(drain, status) if self._command else None,
             command=self._command,
             events=[*self._events()],
             status=status,
         )
+
+    def _on_screen(self, drain: Mapping[str, Any], status: int | None) -> list[str]:
+        """Return what a screen shows: the reasons of guests too, which lines have in their events."""
+        said = drain_text.waits_for(drain) if status is None else drain_text.message(drain)
+        lines = [*([said] if said else []), *drain_text.guests(drain)]
+        if status is not None and said is None:
+            lines += drain_text.checks(drain)
+        return lines + ([f'What to do: {self._command}'] if status == WRONG else [])
 
     def _row(self, member: Mapping[str, Any], now: datetime.datetime) -> Row:
         migration = member['migration'] or {}
@@ -88,7 +98,8 @@ class Drain:
         while found := self._get(f'{self._path}/events', after=self._seen)['events']:
             self._seen = found[-1]['seq']
             for one in found:
-                yield Event(_moment(one['at']), _text_of(one), one)
+                brief = _text_of({**one, 'reason': None, 'message': None}) if self._command else ''
+                yield Event(_moment(one['at']), _text_of(one), one, brief)
 
 
 class _Migrations:

@@ -35,13 +35,14 @@ def openstack(cloud, command, *words, away=0):
     return run.take_action(run.get_parser('openstack host drain').parse_args([*words]))
 
 
+def getter(cloud):
+    """Return the function that gets documents from the API of a cloud."""
+    return lambda path, **query: cloud.request('GET', f'/migrator/v1{path}?{parse.urlencode(query)}').json
+
+
 def watch(cloud, uuid):
     """Return what a watch of a drain shows now."""
-
-    def get(path, **query):
-        return cloud.request('GET', f'/migrator/v1{path}?{parse.urlencode(query)}').json
-
-    return subjects.Drain(get, cloud.database.drains.now, uuid).look()
+    return subjects.Drain(getter(cloud), cloud.database.drains.now, uuid).look()
 
 
 def shown_of(cloud, command, *words):

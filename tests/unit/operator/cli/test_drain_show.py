@@ -2,14 +2,17 @@
 
 """What both clients show of a drain that has left guests, was retried, or was restored."""
 
+import io
 import json
 import types
 
 import pytest
+import rich.console
 from cliff.formatters import shell, value
 
 from migrator.operator.osc import drain as osc
-from tests.unit.operator.cli.test_drain import openstack, shown_of
+from migrator.operator.watch import screen, subjects
+from tests.unit.operator.cli.test_drain import getter, openstack, shown_of
 
 UNLOCK = 'openstack server unlock'
 
@@ -153,6 +156,32 @@ def test_running_drain_shows_the_reasons_of_guests_below_the_table(site):
         f'    {UNLOCK} {site.locked.uuid}',
     ]
     site.cloud.wait()
+
+
+@pytest.mark.parametrize('command', ['openstack host drain show x', ''])
+def test_watch_on_a_small_terminal_shows_reasons_and_commands_in_full(site, command):
+    uuid = site.operator.json('drain', 'start', 'host1')['uuid']
+    subject = subjects.Drain(getter(site.cloud), site.cloud.database.drains.now, uuid, command=command)
+
+    def drawn():
+        out = io.StringIO()
+        console = rich.console.Console(file=out, width=80, height=24, color_system=None)
+        console.print(screen.draw(subject.look(), console))
+        return out.getvalue()
+
+    drains = site.cloud.database.drains
+    site.cloud.simulation.run_until(lambda: drains.counts([uuid])[uuid]['blocked'] == 1)
+    running = drawn()
+    assert len(running.splitlines()) <= 24
+    site.cloud.simulation.run_until(lambda: drains.get(uuid).ended, timeout=900)
+    ended = drawn()
+    for text in (running, ended):
+        assert '\N{HORIZONTAL ELLIPSIS}' not in text
+        assert f'{UNLOCK} {site.locked.uuid}' in ' '.join(text.split())
+    if command:
+        assert f'    {UNLOCK} {site.locked.uuid}' in running
+        assert ' '.join(ended.split()).count('It is locked by its owner.') == 1
+        assert ' What to do: openstack host drain show x' in ended
 
 
 def test_value_and_shell_have_empty_texts_and_json(site):

@@ -131,6 +131,30 @@ def test_screen_keeps_the_last_events_and_shows_a_note_until_the_next_picture():
         assert 'away' not in out.getvalue()
 
 
+def test_event_is_wrapped_and_the_newest_ones_have_room_first(draw):
+    why = 'the compute service of its host is down. Start it: systemctl start migrator-compute. ' * 2
+    events = [event(n, f'vm-{n}: blocked ({why})') for n in range(8)]
+    drawn = draw(picture(*(row(n) for n in range(9)), events=events, foot='foot'))
+    text = ' '.join(' '.join(drawn).split())
+    assert (len(drawn) <= 24, '…' in text) == (True, False)
+    assert f'vm-7: blocked ({why.strip()} )' in text or f'vm-7: blocked ({why})' in text
+    assert 'vm-0: blocked' not in text
+    assert sum('host1' in line for line in drawn) >= 2
+
+
+def test_notes_that_have_no_room_leave_the_table_and_are_shown_by_a_command(draw):
+    notes = [f'guest-{number}: blocked. It is locked.' for number in range(40)]
+    shown = picture(
+        *(row(n) for n in range(9)), on_screen=notes, events=[event(1, 'x')], command='show it', foot='foot'
+    )
+    drawn = draw(shown)
+    assert len(drawn) <= 24
+    assert ' All of it: show it' in drawn
+    assert sum('host1' in line for line in drawn) >= 2
+    last = draw(picture(on_screen=notes, status=1))
+    assert sum('It is locked.' in line for line in last) == 40
+
+
 def test_note_is_wrapped_and_what_has_no_room_is_shown_by_a_command(draw):
     long = ' '.join(f'guest-{number} waits for its user.' for number in range(40))
     drawn = draw(picture(notes=['It waits for a slot. ' * 6, long], command='migrator-manage drain show x'))
