@@ -272,13 +272,15 @@ def check_host(asked: Asked) -> None:
         names.check_host(asked.database, host)
 
 
-def say_what(given: str, found: str) -> None:
+def say_what(given: str, found: str, always: bool = False) -> None:
     """Print what a verb acts on to stderr, unless the user has given its whole uuid.
 
     :param found: the uuid and the name, in words.
+    :param always: print it in any case, since the uuid shows too little of what is changed.
     """
-    if not uuidutils.is_uuid_like(given):
-        print(f'{printable(given)}: {printable(found)}', file=sys.stderr)
+    if always or not uuidutils.is_uuid_like(given):
+        before = '' if uuidutils.is_uuid_like(given) else f'{printable(given)}: '
+        print(f'{before}{printable(found)}', file=sys.stderr)
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -151,6 +151,8 @@ def delete(asked: Asked) -> int:
     from migrator.conductor import registry
 
     uuid = asked.arguments.uuid
+    found = asked.database.instances.get(uuid)
+    command.say_what(uuid, f'instance {found.name} ({uuid}) on {found.host}', always=True)
     registry.delete_instance(asked.database, asked.placement(), uuid)
     asked.answer(
         {'deleted': uuid}, f'The row and the allocation of instance {uuid} are deleted. Its guest is unchanged.'

@@ -111,7 +111,8 @@ def _facts(asked: Asked, whole: bool) -> Facts:
     given = asked.arguments.migration
     # An id that was purged is no guest of that name.
     migration = names.migration(asked.database, given, whole or given.isdecimal(), hint=True)
-    command.say_what(asked.arguments.migration, f'migration {migration.uuid} of guest {migration.instance_uuid}')
+    guest = names.named(asked.database, migration.instance_uuid)
+    command.say_what(asked.arguments.migration, f'migration {migration.uuid} of guest {guest}', always=True)
     return timeline.gather(asked.database, migration, asked.conf.conductor.lease, sagas())
 
 

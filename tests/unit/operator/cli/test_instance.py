@@ -2,6 +2,8 @@
 
 """migrator-manage instance: the row and the allocation are created or deleted together."""
 
+import re
+
 import pytest
 
 from migrator.objects import Flavor, Instance
@@ -85,6 +87,7 @@ def test_an_existing_guest_is_registered_listed_migrated_and_deleted(operator, s
     assert stored() == (['host2'], {'host2': claim})
 
     assert 'Its guest is unchanged' in operator.observed('instance', 'delete', UUID)
+    assert re.fullmatch(f'instance .* \\({UUID}\\) on host.\n', operator.err)
     assert stored() == ([], {})
     assert UUID in cloud.world.hypervisors['host2'].guests
 

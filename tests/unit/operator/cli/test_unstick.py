@@ -101,7 +101,7 @@ def test_a_dry_run_works_without_placement(operator, stuck, unused_port):
 
 def test_a_retry_waits_for_its_result(operator, stuck):
     status, out = operator.status('migration', 'retry', stuck.uuid)
-    assert (status, operator.err) == (1, '')
+    assert (status, operator.err) == (1, f'migration {stuck.uuid} of guest one ({stuck.instance_uuid})\n')
     assert out.startswith('It was observed again, and is still stuck: The source host1 is down')
     operator.cloud.world.hypervisors['host1'].power_on()
     operator.cloud.start_compute('host1')
@@ -117,7 +117,7 @@ def test_without_a_broker_the_sweep_finds_the_request(operator, stuck, no_broker
     assert status == 0
     assert out.splitlines()[-1] == ('It has ended error: Abandoned by ada with the guest on host1.')
     assert 'no conductor was woken, its sweep finds the request' in operator.err
-    assert operator.err.count('\n') == 1
+    assert operator.err.count('\n') == 2
 
 
 def test_without_waiting_the_request_exits_0(operator, stuck):
