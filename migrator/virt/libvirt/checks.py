@@ -23,6 +23,15 @@ from migrator.virt.libvirt import storage
 #: Types of network interfaces that are a device of the host, or a part of one.
 _OF_THE_HOST = ('hostdev', 'vdpa')
 
+#: What libvirt or QEMU refuses to migrate, as a path in the definition -> what it is, and what to do.
+_REFUSED = {
+    'devices/disk[transient]': 'has a transient disk ({target}): define it without <transient/>, and start it anew',
+    "devices/filesystem/driver[@type='virtiofs']": 'has a virtiofs share: unmount it in the guest, and detach it',
+    "devices/shmem[@role='peer']": 'has memory that it shares with others of its host: detach it first',
+    'launchSecurity': 'has encrypted memory: shut it off, and move it cold',
+    "devices/video/model/acceleration[@accel3d='yes']": 'has 3D graphics: define it without accel3d, and start it anew',
+}
+
 #: A host name that is safe in a URI and in the command line of ssh, where a leading hyphen begins an option.
 _HOST_NAME = re.compile('[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}')
 
@@ -111,6 +120,18 @@ def refuse_hypervisor(host: str, facts: dict[str, Any], there: dict[str, Any]) -
         )
 
 
+def unsupported(xml: ElementTree.Element) -> str | None:
+    """Return in words what of a definition libvirt refuses to migrate, and what to do; or None."""
+    for path, what in _REFUSED.items():
+        found = xml.find(path)
+        if found is not None:
+            return what.format(target=getattr(found.find('target'), 'attrib', {}).get('dev', ''))
+    frequency = xml.find("clock/timer[@name='tsc'][@frequency]")
+    if xml.find("cpu/feature[@name='invtsc'][@policy='require']") is not None and frequency is None:
+        return 'has a processor with invtsc and no frequency of its TSC: set <timer name="tsc" frequency="..."/>'
+    return None
+
+
 def passthrough(xml: ElementTree.Element) -> str | None:
     """Return in words which device of its host keeps a guest from being migrated, or None.
 
@@ -126,14 +147,24 @@ def passthrough(xml: ElementTree.Element) -> str | None:
     return None
 
 
-def refuse_passthrough(instance: Instance, xml: ElementTree.Element) -> None:
-    """Refuse a guest that has a device of its host; see :func:`passthrough`.
+def refuse_encrypted(instance: Instance, xml: ElementTree.Element, disks: list[storage.Disk], there: Any) -> None:
+    """Refuse a guest with an encrypted disk that would be copied: libvirt makes no encrypted copy.
 
-    :raises migrator.exception.MigrationPreCheckError: the guest has such a device without a replacement.
+    :param disks: the disks of the guest.
+    :raises migrator.exception.MigrationPreCheckError: the guest has such a disk.
     """
-    obstacle = passthrough(xml)
-    if obstacle is not None:
-        raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} {obstacle}')
+    encrypted = {
+        target.get('dev', '')
+        for disk in xml.findall('devices/disk')
+        for target in disk.findall('target')
+        if disk.find('source/encryption') is not None or disk.find('encryption') is not None
+    }
+    for disk in disks:
+        if disk.target in encrypted and disk.kind == 'file' and not disk.shared:
+            raise exception.MigrationPreCheckError(
+                reason=f'disk {disk.target} of guest {instance.uuid} ({disk.path}) is encrypted, and {there} does not '
+                'see it: libvirt copies no encrypted disk of a running guest. Move the guest cold, or share the disk'
+            )
 
 
 def refuse_local_volumes(instance: Instance, volumes: list[storage.Disk], is_shared: Callable[[str], bool]) -> None:

@@ -23,7 +23,7 @@ from migrator.virt.driver import Verdict
 from migrator.virt.libvirt import checks, plans, records, storage
 from migrator.virt.libvirt.base import on_disk
 from migrator.virt.libvirt.cold_migration.here import ResizingDriver
-from migrator.virt.libvirt.guest import volumes_of
+from migrator.virt.libvirt.guest import obstacle_of, volumes_of
 from migrator.virt.libvirt.host import host_cpu, host_uuid
 
 #: The prefix of the file that the destination's check leaves in instances_path, and that the source looks for.
@@ -112,6 +112,7 @@ class LibvirtDriver(ResizingDriver):
                 'hypervisor_version': connection.getVersion(),
                 'hypervisor_uuid': host_uuid(capabilities),
                 'host_cpu': host_cpu(capabilities),
+                'obstacle': obstacle_of(domain),
                 'autostart': bool(domain.autostart()),
                 'persistent': bool(domain.isPersistent()),
                 'xml': domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE),
@@ -125,7 +126,8 @@ class LibvirtDriver(ResizingDriver):
         if obstacle := plans.another_host(self.conf, there, self._threads):
             raise exception.MigrationPreCheckError(reason=obstacle)
         xml = ElementTree.fromstring(facts['xml'])  # noqa: S314 -- libvirt wrote it
-        checks.refuse_passthrough(instance, xml)
+        if facts['obstacle'] is not None:
+            raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} {facts["obstacle"]}')
         try:
             disks = [storage.with_identity(disk, is_shared) for disk in facts['disks']]
             volumes = [storage.with_identity(disk, is_shared) for disk in facts['volumes']]
@@ -137,6 +139,7 @@ class LibvirtDriver(ResizingDriver):
             raise exception.MigrationPreCheckError(
                 reason=f'cannot examine a disk of guest {instance.uuid}: {error}'
             ) from error
+        checks.refuse_encrypted(instance, xml, disks, there.get('host'))
         block = checks.block_migration(instance, migrate_data, disks, sees)
         return migrate_data.replace(
             block_migration=block,

@@ -22,9 +22,9 @@ from oslo_log import log as logging
 
 from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
-from migrator.virt.libvirt import checks, markers, records, storage
+from migrator.virt.libvirt import markers, records, storage
 from migrator.virt.libvirt.base import HostDriver, on_disk
-from migrator.virt.libvirt.guest import find_domain, remove_domain, volumes_of
+from migrator.virt.libvirt.guest import find_domain, obstacle_of, remove_domain, volumes_of
 
 LOG = logging.getLogger(__name__)
 
@@ -217,7 +217,7 @@ def describe(
                 files[path] = markers.identify(path, instances_path, new_uuid)
         except (OSError, exception.DriverError) as error:
             files[disk.path] = {'error': str(error)}
-    obstacle = checks.passthrough(ElementTree.fromstring(definition))  # noqa: S314 -- libvirt wrote it
+    obstacle = obstacle_of(domain)
     return {
         'xml': definition,
         'password': complete != definition,

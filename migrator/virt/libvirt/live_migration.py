@@ -274,8 +274,10 @@ class Jobs:
             self._connection.do('live_migration', migrate, lasts=True)
             job.failure = None
         except exception.DriverError as error:
-            # The source's libvirt also reports the errors of the destination, and its messages name no host.
-            reason = f'{str(error.kwargs["reason"]).rstrip(".")}; the cause may be at the destination, {plan.uri}'
+            reason = str(error.kwargs['reason']).rstrip('.')
+            if not _is_of_source(error.__cause__):
+                # The source's libvirt also reports the errors of the destination, and its messages name no host.
+                reason = f'{reason}; the cause may be at the destination, {plan.uri}'
             job.failure = self._error(reason)
             job.failure.__cause__ = error.__cause__
         except exception.MigratorException as error:
@@ -505,3 +507,8 @@ def _pause(domain: Any) -> None:
     if ran and tuple(domain.state()) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER):
         # The pause would belong to the migration if there still were a job. Now nothing would resume the guest.
         domain.resume()
+
+
+def _is_of_source(error: BaseException | None) -> bool:
+    """Return whether libvirt refused a call before it asked the destination for anything."""
+    return isinstance(error, libvirt.libvirtError) and code_of(error) == libvirt.VIR_ERR_OPERATION_INVALID

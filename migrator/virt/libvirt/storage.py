@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable
@@ -29,6 +30,8 @@ SHARED_FILESYSTEMS = frozenset(
         'lustre', 'nfs', 'nfs4', 'ocfs2', 'pvfs2', 'smb3', 'virtiofs', 'vxfs',
     }
 )  # fmt: skip
+#: How the kernel writes a blank and the like in the name of a mount point.
+_OCTAL = re.compile(rb'\\([0-7]{3})')
 #: The cache modes with which the host's page cache holds no data of the disk that another host would miss.
 _UNCACHED = ('none', 'directsync')
 #: The advice if the file in the way of a copy has the inode of the disk to copy.
@@ -159,16 +162,17 @@ def with_identity(disk: Disk, is_shared: Callable[[str], bool]) -> Disk:
 
 def filesystem_of(path: str, mounts: str = '/proc/self/mountinfo') -> str:
     """Return the kernel's name of the file system that a path is on, or '' if it is unknown."""
-    best, found = '', ''
-    real = os.path.realpath(path)
-    with open(mounts, encoding='utf-8', errors='surrogateescape') as lines:
+    best, found = b'', ''
+    # The name of a mount point is bytes in any encoding, or in none.
+    real = os.fsencode(os.path.realpath(path))
+    with open(mounts, 'rb') as lines:
         for line in lines:
-            before, _, after = line.partition(' - ')
-            point = before.split()[4].encode().decode('unicode_escape')
-            within = real == point or real.startswith(point.rstrip('/') + '/')
+            before, _, after = line.partition(b' - ')
+            point = _OCTAL.sub(lambda code: bytes([int(code[1], 8)]), before.split()[4])
+            within = real == point or real.startswith(point.rstrip(b'/') + b'/')
             # A later mount at the same point hides an earlier one.
             if within and len(point) >= len(best):
-                best, found = point, after.split()[0]
+                best, found = point, after.split()[0].decode(errors='replace')
     return found
 
 

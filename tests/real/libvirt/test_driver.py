@@ -206,3 +206,18 @@ def test_completed_move_is_reported_with_its_downtime_and_rate(bench: LibvirtBen
     assert 0 < downtime < 10
     assert rate > 1e6
     bench.guest.survived(bench.alpha, bench.beta)
+
+
+def test_disk_that_would_not_move_along_is_refused_by_plan_and_check(bench: LibvirtBench) -> None:
+    connection = libvirt.open(bench.alpha.uri)
+    domain = connection.lookupByUUIDString(bench.instance.uuid)
+    disk = "<disk type='file' device='disk'><source file='/of/later'/><target dev='vdx' bus='virtio'/></disk>"
+    domain.attachDeviceFlags(disk, libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+    definition = bench.source.get_definition(bench.instance.uuid)
+    assert definition is not None
+    assert definition['immovable'].startswith('it has disk vdx (/of/later) in its configuration and not in use')
+    with pytest.raises(exception.MigrationPreCheckError, match='has disk vdx'):
+        bench.prepare()
+    domain.detachDeviceFlags(disk, libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+    assert bench.prepare()
+    connection.close()

@@ -88,6 +88,12 @@ class Domain:
     def snapshotNum(self, _flags):  # noqa: N802 -- libvirt's name
         return int(self.obstacle == 'snapshots')
 
+    def listAllCheckpoints(self, _flags):  # noqa: N802 -- libvirt's name
+        return []
+
+    def blockJobInfo(self, _disk, _flags):  # noqa: N802 -- libvirt's name
+        return {}
+
     def create(self):
         self.reported = [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
 

@@ -224,3 +224,55 @@ def test_volumes_are_resolved_to_files_and_devices():
         </devices></domain>"""
     found = [(one.target, one.kind, one.path) for one in guest.volumes_of(Pools(''), definition)]
     assert found == [('vdb', 'file', '/pool/b'), ('vdc', 'block', '/pool/c')]
+
+
+# --- what keeps a guest where it is ----------------------------------------------------------------------------------
+
+DISK = "<disk type='file' device='disk'><source file='/of/{0}'/><target dev='{0}'/></disk>"
+
+
+class Held:
+    """A guest as libvirt describes it."""
+
+    def __init__(self, xml, later=None, snapshots=0, checkpoints=(), job=None):
+        self.xml, self.later = xml, later or xml
+        self.snapshots, self.checkpoints, self.job = snapshots, checkpoints, job
+
+    def XMLDesc(self, flags):  # noqa: N802 -- the name is libvirt's
+        return self.later if flags & libvirt.VIR_DOMAIN_XML_INACTIVE else self.xml
+
+    def snapshotNum(self, _flags=0):  # noqa: N802 -- as above
+        if self.snapshots is None:
+            raise native_error(libvirt.VIR_ERR_NO_SUPPORT)
+        return self.snapshots
+
+    def listAllCheckpoints(self, _flags):  # noqa: N802 -- as above
+        return [*self.checkpoints]
+
+    def blockJobInfo(self, disk, _flags):  # noqa: N802 -- as above
+        return {'type': 2} if disk == self.job else {}
+
+
+def native_error(code):
+    error = libvirt.libvirtError('planned')
+    error.err = (code, 0, 'planned', 0, '', '', '', 0, 0)
+    return error
+
+
+@pytest.mark.parametrize(
+    ('state', 'words'),
+    [
+        ({'snapshots': 2}, 'has 2 snapshots in libvirt, which no migration takes along: delete them first'),
+        ({'checkpoints': ['one']}, 'has checkpoints in libvirt'),
+        ({'job': 'vda'}, 'has a running block job of disk vda: wait for its end, or abort it'),
+        (
+            {'later': f'<domain><devices>{DISK.format("vda")}{DISK.format("vdb")}</devices></domain>'},
+            'has disk vdb (/of/vdb) in its configuration and not in use',
+        ),
+    ],
+)
+def test_what_libvirt_keeps_of_a_guest_or_does_to_it_is_named(state, words):
+    xml = f'<domain><devices>{DISK.format("vda")}</devices></domain>'
+    assert guest.obstacle_of(Held(xml)) is None
+    assert guest.obstacle_of(Held(xml, snapshots=None)) is None, 'a driver without snapshots has none'
+    assert words in guest.obstacle_of(Held(xml, **state))

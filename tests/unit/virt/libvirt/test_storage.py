@@ -200,14 +200,20 @@ def test_file_is_removed_only_if_its_inode_matches(tmp_path):
     assert not storage.remove_file(str(file), inode)
 
 
-MOUNTS = r"""
+MOUNTS = (
+    rb"""
 21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 30 21 0:30 / /var/lib/nova rw - nfs4 filer:/nova rw
 31 30 0:31 / /var/lib/nova/local rw - xfs /dev/sdb rw
 32 21 0:32 / /var/lib/with\040space rw - ceph mon:/ rw
 33 21 0:33 / /var/lib/over rw - ext4 /dev/sdc rw
 34 21 0:34 / /var/lib/over rw - fuse.glusterfs gluster:/v rw
+35 21 0:35 / /var/lib/NAME rw - tmpfs none rw
+36 21 0:36 / /var/lib/OTHER rw - nfs4 filer:/other rw
 """.lstrip()
+    .replace(b'NAME', b'cl\xe9')
+    .replace(b'OTHER', 'größe'.encode())
+)
 
 
 @pytest.mark.parametrize(
@@ -220,10 +226,12 @@ MOUNTS = r"""
         ('/var/lib/nova/local/a', 'xfs'),
         ('/var/lib/with space/a', 'ceph'),
         ('/var/lib/over/a', 'fuse.glusterfs'),
+        (os.fsdecode(b'/var/lib/cl\xe9/a'), 'tmpfs'),
+        ('/var/lib/größe/a', 'nfs4'),
     ],
 )
 def test_file_system_of_a_path_is_found(tmp_path, path, kind):
-    (tmp_path / 'mountinfo').write_text(MOUNTS)
+    (tmp_path / 'mountinfo').write_bytes(MOUNTS)
     assert storage.filesystem_of(path, str(tmp_path / 'mountinfo')) == kind
 
 
