@@ -278,4 +278,23 @@ A list of numbers and ranges, such as 0-3; unset by default: all processors, or 
     ),
 ]
 
-register_opts, list_opts = sections.of(DEFAULT=DEFAULT_OPTS, compute=COMPUTE_OPTS, libvirt=LIBVIRT_OPTS)
+_LISTEN_HELP = """
+The address at which {what} of guests on this host listen.
+
+An IP address; default 127.0.0.1. A guest that arrives gets it, if its consoles have listened at an address of its
+source. Others stay as they are, as those that listen at 0.0.0.0 or by the name of a network.
+"""
+
+
+def _listen(name: str, what: str) -> list[cfg.Opt]:
+    return [cfg.StrOpt(name, default='127.0.0.1', help=_LISTEN_HELP.format(what=what))]
+
+
+register_opts, list_opts = sections.of(
+    DEFAULT=DEFAULT_OPTS,
+    compute=COMPUTE_OPTS,
+    libvirt=LIBVIRT_OPTS,
+    vnc=_listen('server_listen', 'the VNC consoles'),
+    spice=_listen('server_listen', 'the SPICE consoles'),
+    serial_console=_listen('proxyclient_address', 'the serial consoles'),
+)

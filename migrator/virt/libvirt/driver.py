@@ -20,10 +20,10 @@ from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
 from migrator.virt import driver
 from migrator.virt.driver import Verdict
-from migrator.virt.libvirt import checks, plans, records, storage
+from migrator.virt.libvirt import checks, consoles, plans, records, storage
 from migrator.virt.libvirt.base import on_disk
 from migrator.virt.libvirt.cold_migration.here import ResizingDriver
-from migrator.virt.libvirt.guest import obstacle_of, volumes_of
+from migrator.virt.libvirt.guest import volumes_of, why_immovable
 from migrator.virt.libvirt.host import host_cpu, host_uuid
 
 #: The prefix of the file that the destination's check leaves in instances_path, and that the source looks for.
@@ -79,6 +79,7 @@ class LibvirtDriver(ResizingDriver):
                 'post_copy': libvirt_conf.live_migration_permit_post_copy,
                 'native_tls': libvirt_conf.live_migration_with_native_tls,
                 'require_encryption': libvirt_conf.require_encryption,
+                'listens': consoles.of_host(self.conf),
             },
         )
 
@@ -112,12 +113,13 @@ class LibvirtDriver(ResizingDriver):
                 'hypervisor_version': connection.getVersion(),
                 'hypervisor_uuid': host_uuid(capabilities),
                 'host_cpu': host_cpu(capabilities),
-                'obstacle': obstacle_of(domain),
+                'obstacle': why_immovable(domain),
                 'autostart': bool(domain.autostart()),
                 'persistent': bool(domain.isPersistent()),
                 'xml': domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE),
                 'disks': [storage.with_size(domain, disk) for disk in storage.defined_disks(domain.XMLDesc(0))],
                 'volumes': volumes_of(connection, domain.XMLDesc(0)),
+                'later': domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE),
             }
 
         facts = self.connection.call('check_can_live_migrate_source', ask)
@@ -154,6 +156,9 @@ class LibvirtDriver(ResizingDriver):
                 'copied_gib': [disk.size / 2**30 for disk in disks if not disk.shared],
                 'volumes': [vars(disk) for disk in volumes],
                 'logs': storage.logs_of(xml),
+                'own_addresses': sorted(
+                    {one for each in ('xml', 'later') for one in consoles.own(self.conf, facts[each])}
+                ),
             },
         )
 

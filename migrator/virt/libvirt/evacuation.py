@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -22,9 +23,9 @@ from oslo_log import log as logging
 
 from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
-from migrator.virt.libvirt import markers, records, storage
+from migrator.virt.libvirt import consoles, records, storage
 from migrator.virt.libvirt.base import HostDriver, on_disk
-from migrator.virt.libvirt.guest import find_domain, obstacle_of, remove_domain, volumes_of
+from migrator.virt.libvirt.guest import find_domain, remove_domain, volumes_of, why_immovable
 
 LOG = logging.getLogger(__name__)
 
@@ -55,7 +56,8 @@ class EvacuatingDriver(HostDriver):
     def get_definition(self, instance_uuid: str) -> dict[str, Any] | None:
         """Return what another host needs to start a guest; see :meth:`driver.ComputeDriver.get_definition`."""
         path, new_uuid = os.path.abspath(self.conf.instances_path), self._threads.new_uuid
-        return self.connection.call('get_definition', lambda each: describe(each, instance_uuid, path, new_uuid))
+        own = functools.partial(consoles.own, self.conf)
+        return self.connection.call('get_definition', lambda each: describe(each, instance_uuid, path, new_uuid, own))
 
     def check_can_evacuate(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
         """See :meth:`driver.ComputeDriver.check_can_evacuate`."""
@@ -137,7 +139,7 @@ class EvacuatingDriver(HostDriver):
 
         :param flags: ``VIR_DOMAIN_START_*`` flags.
         """
-        definition = migrate_data.source['xml']
+        definition = self._definition(migrate_data)
         for path in storage.logs_of(ElementTree.fromstring(definition)):  # noqa: S314 -- libvirt wrote it
             if storage.is_below(path, self.conf.instances_path):
                 self._incoming.make_log_directory(instance.uuid, path)
@@ -149,6 +151,11 @@ class EvacuatingDriver(HostDriver):
                 connection.defineXML(definition)
 
         self._call_start(phase, instance, start)
+
+    def _definition(self, migrate_data: LiveMigrateData) -> str:
+        """Return the definition of a guest with the addresses of this host."""
+        source = migrate_data.source
+        return consoles.moved(source['xml'], source.get('own_addresses', ()), consoles.of_host(self.conf))
 
     def _call_start(self, phase: str, instance: Instance, start: Callable[[Any], None]) -> None:
         try:
@@ -163,7 +170,7 @@ class EvacuatingDriver(HostDriver):
         def persist(connection: Any) -> None:
             domain = connection.lookupByUUIDString(instance.uuid)
             if not domain.isPersistent() and migrate_data.source['persistent']:
-                connection.defineXML(migrate_data.source['xml'])
+                connection.defineXML(self._definition(migrate_data))
             if migrate_data.source['autostart'] and domain.isPersistent():
                 domain.setAutostart(1)
             if migrate_data.source['persistent'] and not domain.isPersistent():
@@ -197,12 +204,17 @@ def _is_starting(connection: Any, instance_uuid: str) -> bool:
 
 
 def describe(
-    connection: Any, instance_uuid: str, instances_path: str, new_uuid: Callable[[], str]
+    connection: Any,
+    instance_uuid: str,
+    instances_path: str,
+    new_uuid: Callable[[], str],
+    own: Callable[[str], list[str]],
 ) -> dict[str, Any] | None:
     """Return what another host needs to start a guest, or None if there is no such guest.
 
     :param connection: a ``libvirt.virConnect``.
     :param new_uuid: returns a name for a new marker.
+    :param own: returns the addresses in a definition that only this host has.
     """
     domain = find_domain(connection, instance_uuid)
     if domain is None:
@@ -214,16 +226,17 @@ def describe(
     for disk in writable_disks(connection, definition):
         try:
             for path in chain_of(disk, in_use=True):
-                files[path] = markers.identify(path, instances_path, new_uuid)
+                files[path] = storage.identify(path, instances_path, new_uuid)
         except (OSError, exception.DriverError) as error:
             files[disk.path] = {'error': str(error)}
-    obstacle = obstacle_of(domain)
+    obstacle = why_immovable(domain)
     return {
         'xml': definition,
         'password': complete != definition,
         'persistent': bool(domain.isPersistent()),
         'autostart': bool(domain.autostart()),
         'files': files,
+        'own_addresses': own(definition),
         'immovable': f'it {obstacle}' if obstacle is not None else None,
     }
 
@@ -379,7 +392,7 @@ def _refuse_other(
     if 'error' in facts:
         problem = f'{instance.host} could not identify it: {facts["error"]}'
     else:
-        problem = markers.difference(path, facts)
+        problem = storage.difference(path, facts)
     if problem:
         raise exception.MigrationPreCheckError(
             reason=f'{path} (disk {disk.target} of guest {instance.uuid}) cannot be shown to be the same at '

@@ -358,7 +358,7 @@ def _sizes(domain: Any, xml: ElementTree.Element) -> Iterator[tuple[str, int]]:
 # --- what keeps a guest where it is ----------------------------------------------------------------------------------
 
 
-def obstacle_of(domain: Any) -> str | None:
+def why_immovable(domain: Any) -> str | None:
     """Return in words what keeps a guest from a live migration, and what to do, or None.
 
     Plans and checks ask this. It follows libvirt's own rules, which it otherwise applies only when the job begins.

@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 from migrator import exception, executors
 from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
-from migrator.virt.libvirt import checks, storage
+from migrator.virt.libvirt import checks, consoles, storage
 from migrator.virt.libvirt.connection import Connection
 
 #: The least size in GiB that a guest's memory, and each copied disk, counts as. Nova uses the same number.
@@ -80,6 +80,7 @@ def plan(
     )
     if not migrate_data.source.get('persistent', True):
         flags &= ~(libvirt.VIR_MIGRATE_PERSIST_DEST | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE)
+    parameters |= _definitions(connection, instance, migrate_data)
     disks = storage.disks_of(migrate_data)
     refuse_other_disks(connection, 'live_migration', instance, disks)
     copied = [disk.target for disk in disks if not disk.shared]
@@ -111,6 +112,30 @@ def plan(
         sum(max(_LEAST_GIB, amount) for amount in amounts),
     )
     return Plan(uri, parameters, flags, steps)
+
+
+def _definitions(connection: Connection, instance: Instance, migrate_data: LiveMigrateData) -> dict[str, Any]:
+    """Return the parameters with the destination's definition, if it cannot be that of the source.
+
+    They have the passwords of consoles, and stay in this process and libvirt's.
+    """
+
+    def read(each: Any) -> tuple[str, str]:
+        domain, secure = each.lookupByUUIDString(instance.uuid), libvirt.VIR_DOMAIN_XML_SECURE
+        migratable = libvirt.VIR_DOMAIN_XML_MIGRATABLE | secure
+        return domain.XMLDesc(migratable), domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE | migratable)
+
+    now, later = connection.call('live_migration', read)
+    own, there = migrate_data.source.get('own_addresses') or [], migrate_data.destination.get('listens') or {}
+    definitions = {
+        libvirt.VIR_MIGRATE_PARAM_DEST_XML: consoles.moved(now, own, there),
+        libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: consoles.moved(later, own, there),
+    }
+    if [*definitions.values()] == [now, later]:
+        return {}
+    if not migrate_data.source.get('persistent', True):
+        del definitions[libvirt.VIR_MIGRATE_PARAM_PERSIST_XML]
+    return definitions
 
 
 def uri_of(conf: cfg.ConfigOpts, there: dict[str, Any]) -> str:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import glob
 import os
 import pathlib
 import re
 import shutil
+import stat
 import subprocess
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -32,6 +34,8 @@ SHARED_FILESYSTEMS = frozenset(
 )  # fmt: skip
 #: How the kernel writes a blank and the like in the name of a mount point.
 _OCTAL = re.compile(rb'\\([0-7]{3})')
+#: The prefix of the name of a marker.
+MARKER = '.migrator-directory-'
 #: The cache modes with which the host's page cache holds no data of the disk that another host would miss.
 _UNCACHED = ('none', 'directsync')
 #: The advice if the file in the way of a copy has the inode of the disk to copy.
@@ -479,3 +483,64 @@ def remove_file(path: str, inode: int) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+# --- whether two hosts have the same file, seen without a message between them ---------------------------------------
+#
+# One host leaves an empty file with a random name, the marker, in the directory of the file, and reports the name. A
+# host that has a marker of this name sees that directory, and not one of its own that has the same path and, perhaps,
+# an old copy of the file.
+
+
+def identify(path: str, instances_path: str, new_uuid: Callable[[], str]) -> dict[str, Any]:
+    """Return what identifies a file or a block device on every host that has it.
+
+    In instances_path all guests have one marker, so that the directory of a guest can be removed with its last disk.
+
+    :param new_uuid: returns a name for a new marker.
+    :raises OSError: the file cannot be examined, or the marker cannot be created.
+    """
+    found = os.stat(path)
+    if stat.S_ISBLK(found.st_mode):
+        return {'device': identity_of(path)}
+    directory = os.path.dirname(os.path.realpath(path))
+    if is_below(path, instances_path) and os.stat(instances_path).st_dev == found.st_dev:
+        directory = os.path.abspath(instances_path)
+    marker = _marker(directory, new_uuid)
+    return {'marker': marker, 'inode': os.stat(marker).st_ino}
+
+
+def difference(path: str, facts: dict[str, Any]) -> str:
+    """Return why a file or a block device may differ from the other host's, or '' if it is the same.
+
+    :param facts: what the other host has returned from :func:`identify`.
+    :raises OSError: the file cannot be examined.
+    """
+    found = os.stat(path)
+    if stat.S_ISBLK(found.st_mode):
+        here, there = identity_of(path), facts.get('device')
+        same = here and here == there
+        return '' if same else f'the identity of the device is {here or "unknown"} here and {there or "unknown"} there'
+    marker = str(facts.get('marker', ''))
+    try:
+        mark = os.stat(marker)
+    except FileNotFoundError:
+        return f'{marker or "a file"}, which the other host left beside it, is missing here'
+    if mark.st_dev != found.st_dev or not is_below(path, os.path.dirname(marker)):
+        return f'it is not on the file system of {marker} here'
+    kind = filesystem_of(marker)
+    if kind not in SHARED_FILESYSTEMS and mark.st_ino != facts.get('inode'):
+        return f'{marker} is a copy here, on {kind}, which hosts do not share'
+    return ''
+
+
+def _marker(directory: str, new_uuid: Callable[[], str]) -> str:
+    """Return the marker of a directory, which is created if there is none.
+
+    Two hosts that create one at the same time leave two. Each of them identifies the directory.
+    """
+    if found := glob.glob(f'{glob.escape(directory)}/{MARKER}*'):
+        return min(found)
+    path = f'{directory}/{MARKER}{new_uuid()}'
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o444))
+    return path

@@ -19,7 +19,7 @@ from oslo_log import log as logging
 
 from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData, protocol, remedies
-from migrator.virt.libvirt import checks, evacuation, plans, records, storage
+from migrator.virt.libvirt import checks, consoles, evacuation, plans, records, storage
 from migrator.virt.libvirt.base import on_disk
 from migrator.virt.libvirt.cold_migration import copies, resizes, users
 from migrator.virt.libvirt.connection import POLL_INTERVAL, Connection
@@ -47,10 +47,11 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         if self.conf.libvirt.require_encryption and unencrypted:
             raise exception.MigrationPreCheckError(reason=unencrypted)
         path, new_uuid = os.path.abspath(self.conf.instances_path), self._threads.new_uuid
+        own = functools.partial(consoles.own, self.conf)
 
         def ask(connection: Any) -> tuple[dict[str, Any], list[storage.Disk], str]:
             domain = connection.lookupByUUIDString(instance.uuid)
-            facts = evacuation.describe(connection, instance.uuid, path, new_uuid) or {}
+            facts = evacuation.describe(connection, instance.uuid, path, new_uuid, own) or {}
             disks = evacuation.writable_disks(connection, facts['xml'])
             return facts, [measured(domain, disk) for disk in disks], obstacle_of(domain)
 

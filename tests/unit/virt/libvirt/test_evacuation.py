@@ -10,7 +10,7 @@ libvirt = pytest.importorskip('libvirt')
 
 from migrator import exception  # noqa: E402 -- what is tested needs libvirt
 from migrator.objects import LiveMigrateData  # noqa: E402 -- as above
-from migrator.virt.libvirt import evacuation, records  # noqa: E402 -- as above
+from migrator.virt.libvirt import consoles, evacuation, records  # noqa: E402 -- as above
 from tests.unit.virt.libvirt import daemon  # noqa: E402 -- as above
 from tests.unit.virt.libvirt.daemon import INSTANCE, Domain, a_disk, definition  # noqa: E402 -- as above
 
@@ -229,6 +229,17 @@ def test_guest_comes_back_as_it_was_and_a_second_call_changes_nothing(source, de
         assert driver.get_guest(INSTANCE.uuid).state == state
         assert [(domain.persistent, domain.starts) for domain in libvirtd.domains] == [(True, 1)]
     assert driver._records.list(records.INCOMING) == []
+
+
+def test_console_at_an_address_of_the_source_listens_at_that_of_the_destination(source, destination, monkeypatch):
+    monkeypatch.setattr(consoles, '_is_here', '198.51.100.1'.__eq__)
+    graphics = "<graphics type='vnc' listen='198.51.100.1'><listen type='address' address='198.51.100.1'/></graphics>"
+    data = described(source, definition(graphics))
+    assert data.source['own_addresses'] == ['198.51.100.1']
+    destination[0].conf.set_override('server_listen', '198.51.100.2', group='vnc')
+    destination[0].evacuate(INSTANCE, data)
+    (arrived,) = destination[1].domains
+    assert (arrived.xml.count('198.51.100.2'), arrived.xml.count('198.51.100.1')) == (2, 0)
 
 
 def test_transient_guest_stays_transient(source, destination):

@@ -273,6 +273,6 @@ def native_error(code):
 )
 def test_what_libvirt_keeps_of_a_guest_or_does_to_it_is_named(state, words):
     xml = f'<domain><devices>{DISK.format("vda")}</devices></domain>'
-    assert guest.obstacle_of(Held(xml)) is None
-    assert guest.obstacle_of(Held(xml, snapshots=None)) is None, 'a driver without snapshots has none'
-    assert words in guest.obstacle_of(Held(xml, **state))
+    assert guest.why_immovable(Held(xml)) is None
+    assert guest.why_immovable(Held(xml, snapshots=None)) is None, 'a driver without snapshots has none'
+    assert words in guest.why_immovable(Held(xml, **state))
