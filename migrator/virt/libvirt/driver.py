@@ -20,7 +20,7 @@ from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
 from migrator.virt import driver
 from migrator.virt.driver import Verdict
-from migrator.virt.libvirt import checks, consoles, plans, records, storage
+from migrator.virt.libvirt import checks, consoles, evacuation, plans, records, storage
 from migrator.virt.libvirt.base import on_disk
 from migrator.virt.libvirt.cold_migration.here import ResizingDriver
 from migrator.virt.libvirt.guest import volumes_of, why_immovable
@@ -156,9 +156,8 @@ class LibvirtDriver(ResizingDriver):
                 'copied_gib': [disk.size / 2**30 for disk in disks if not disk.shared],
                 'volumes': [vars(disk) for disk in volumes],
                 'logs': storage.logs_of(xml),
-                'own_addresses': sorted(
-                    {one for each in ('xml', 'later') for one in consoles.own(self.conf, facts[each])}
-                ),
+                'needs': evacuation.needs_of(xml),
+                'own_addresses': consoles.own(self.conf, facts['xml'], facts['later']),
             },
         )
 
@@ -183,6 +182,10 @@ class LibvirtDriver(ResizingDriver):
                 reason=f'host {self.host} already has guest {instance.uuid}, which is {guest.state}'
             )
         self._refuse_processor(migrate_data)
+        needs = migrate_data.source.get('needs') or {}
+        self.connection.call(
+            'pre_live_migration', lambda each: evacuation.refuse_missing(each, self.host, instance, needs)
+        )
         # An earlier migration of the guest away from here left this record. The guest has gone since.
         self._records.remove(records.OUTGOING, instance.uuid)
         self._incoming.begin(instance.uuid)

@@ -14,7 +14,7 @@ import functools
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree
 
@@ -281,8 +281,7 @@ def check_definition(
             f'{remedy}'
         )
     _refuse_name(connection, host, instance, xml)
-    for interface in xml.findall('devices/interface'):
-        _refuse_network(connection, host, instance, interface)
+    refuse_missing(connection, host, instance, needs_of(xml))
     try:
         # Libvirt refuses here what its QEMU cannot do, such as the type of the machine, the processor or a device. It
         # also refuses a secret or a storage pool that it does not have.
@@ -295,11 +294,6 @@ def check_definition(
             reason=f'libvirt of host {host} refuses the definition of guest {instance.uuid}: {error}: provide there '
             'what is missing, or choose another destination'
         ) from error
-    for path in _files_read(xml):
-        if not os.path.exists(path):
-            raise exception.MigrationPreCheckError(
-                reason=f'host {host} does not have {path} of guest {instance.uuid}: provide it there'
-            )
     for disk in disks:
         if disk.kind not in ('file', 'block', 'network'):
             raise exception.MigrationPreCheckError(
@@ -320,34 +314,59 @@ def _refuse_name(connection: Any, host: str, instance: Instance, xml: ElementTre
             )
 
 
-def _refuse_network(connection: Any, host: str, instance: Instance, interface: ElementTree.Element) -> None:
-    kind, source = interface.get('type'), interface.find('source')
-    if source is None or kind not in ('network', 'bridge', 'direct'):
-        return
-    name, there = source.get('network') or source.get('bridge') or source.get('dev') or '', False
-    if kind == 'network':
-        with contextlib.suppress(libvirt.libvirtError):
-            there = bool(connection.networkLookupByName(name).isActive())
-    else:
-        there = os.path.exists(f'{NETWORK_DEVICES}/{name}')
-    if not there:
-        what = {'network': 'an active network', 'bridge': 'a bridge'}.get(kind, 'a network device')
-        raise exception.MigrationPreCheckError(
-            reason=f'host {host} does not have {what} {name}, which guest {instance.uuid} needs: provide it there, or '
-            'choose another destination'
-        )
+def needs_of(xml: ElementTree.Element) -> dict[str, list[Any]]:
+    """Return what a guest needs of each host, besides its disks, as JSON.
 
-
-def _files_read(xml: ElementTree.Element) -> Iterator[str]:
-    """Return the files that a guest only reads. Each host may have a copy of its own."""
-    for tag in ('kernel', 'initrd', 'dtb', 'loader'):
-        yield from (element.text for element in xml.findall(f'os/{tag}') if element.text)
+    :returns: ``files`` that it only reads, of which each host may have a copy of its own; ``directories`` of its
+        sockets; ``networks``, each with the type of its interfaces.
+    """
+    files = [element.text for tag in ('kernel', 'initrd', 'dtb', 'loader') for element in xml.findall(f'os/{tag}')]
     for disk in xml.findall('devices/disk'):
         source = disk.find('source')
         writable = disk.get('device', 'disk') in ('disk', 'lun') and disk.find('readonly') is None
         # A CD of another policy may be missing when the guest starts.
         if source is not None and not writable and source.get('startupPolicy', 'mandatory') == 'mandatory':
-            yield from filter(None, [source.get('file') or source.get('dev')])
+            files.append(source.get('file') or source.get('dev'))
+    sockets = [each.get('path') for each in xml.findall("devices/*[@type='unix']/source[@mode='bind']")]
+    networks = set()
+    for interface in xml.findall('devices/interface'):
+        kind, source = interface.get('type', ''), interface.find('source')
+        if source is not None and kind in ('network', 'bridge', 'direct'):
+            networks.add((kind, source.get('network') or source.get('bridge') or source.get('dev') or ''))
+    return {
+        'files': [path for path in files if path],
+        'directories': sorted({os.path.dirname(path) for path in sockets if path}),
+        'networks': [list(one) for one in sorted(networks)],
+    }
+
+
+def refuse_missing(connection: Any, host: str, instance: Instance, needs: dict[str, list[Any]]) -> None:
+    """Refuse a guest that needs what this host does not have.
+
+    :param connection: a ``libvirt.virConnect``.
+    :param host: the name of this host.
+    :param needs: as :func:`needs_of` returns it.
+    :raises migrator.exception.MigrationPreCheckError: something is missing here.
+    """
+    for kind, name in needs.get('networks', []):
+        there = False
+        if kind == 'network':
+            with contextlib.suppress(libvirt.libvirtError):
+                there = bool(connection.networkLookupByName(name).isActive())
+        else:
+            there = os.path.exists(f'{NETWORK_DEVICES}/{name}')
+        if not there:
+            what = {'network': 'an active network', 'bridge': 'a bridge'}.get(kind, 'a network device')
+            raise exception.MigrationPreCheckError(
+                reason=f'host {host} does not have {what} {name}, which guest {instance.uuid} needs: provide it there, '
+                'or choose another destination'
+            )
+    for path in [*needs.get('files', []), *needs.get('directories', [])]:
+        if not os.path.exists(path):
+            raise exception.MigrationPreCheckError(
+                reason=f'host {host} does not have {path} of guest {instance.uuid}: provide it there, or, for a CD, '
+                'eject it'
+            )
 
 
 def files_written(

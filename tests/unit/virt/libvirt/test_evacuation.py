@@ -10,6 +10,7 @@ libvirt = pytest.importorskip('libvirt')
 
 from migrator import exception  # noqa: E402 -- what is tested needs libvirt
 from migrator.objects import LiveMigrateData  # noqa: E402 -- as above
+from migrator.virt import driver as driver_of_all  # noqa: E402 -- as above
 from migrator.virt.libvirt import consoles, evacuation, records  # noqa: E402 -- as above
 from tests.unit.virt.libvirt import daemon  # noqa: E402 -- as above
 from tests.unit.virt.libvirt.daemon import INSTANCE, Domain, a_disk, definition  # noqa: E402 -- as above
@@ -186,6 +187,22 @@ def test_networks_and_files_that_the_host_has_are_no_obstacle(source, destinatio
         "<disk device='cdrom'><source file='/none.iso' startupPolicy='optional'/></disk>"
     )
     destination[0].check_can_evacuate(INSTANCE, described(source, definition(devices, '<kernel>/dev/null</kernel>')))
+
+
+@pytest.mark.parametrize(
+    ('needs', 'match'),
+    [
+        ({'files': ['/nowhere/boot.iso']}, r'/nowhere/boot\.iso of guest .*: provide it there, or, for a CD, eject it'),
+        ({'directories': ['/nowhere']}, r'beta does not have /nowhere of guest'),
+        ({'networks': [['bridge', 'br-none']]}, 'beta does not have a bridge br-none, which guest'),
+        ({'networks': [['network', 'none']]}, 'beta does not have an active network none'),
+    ],
+)
+def test_guest_that_needs_what_the_destination_lacks_is_not_prepared_for_a_live_migration(destination, needs, match):
+    driver, _libvirtd = destination
+    with pytest.raises(exception.MigrationPreCheckError, match=match):
+        driver.pre_live_migration(INSTANCE, LiveMigrateData(source={'needs': needs}), driver_of_all.NeverCancelled())
+    assert driver._records.list(records.INCOMING) == []
 
 
 def test_definition_that_libvirt_refuses_is_refused_with_its_reason(source, destination):
