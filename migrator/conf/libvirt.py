@@ -265,7 +265,8 @@ COMPUTE_OPTS: list[cfg.Opt] = [
         help="""
 The processors of the host that guests with dedicated ones use: the host's PCPU.
 
-A list of numbers and ranges, such as 4-12,^8; unset by default. With it, all other guests need cpu_shared_set.
+A list of numbers and ranges, such as 4-12,^8; unset by default. If it is set and cpu_shared_set is not, the host has
+no VCPU, and other guests cannot come to it.
 """,
     ),
     cfg.StrOpt(

@@ -208,7 +208,9 @@ class Stage:
             faults.fail(_ROLLBACK, sticky=True)
         also = ', and it cannot roll them back' if no_rollback else ''
         return (
-            f'The next {count} live migrations from {host} fail{also}.' if count else f'No migration from {host} fails.'
+            f'The next {count} live migrations from {host} fail{also}.'
+            if count
+            else f'Migrations from {host} no longer fail.'
         )
 
 

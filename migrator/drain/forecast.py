@@ -419,7 +419,7 @@ _OF_A_HOST = frozenset(
     {WaitKind.HOST, WaitKind.COPYING_HOST, WaitKind.GUEST, WaitKind.ELSEWHERE, WaitKind.LAST_PAGES_DOWN}
 )
 #: The reason if nothing gets on. What the drain waits for is a field of its own.
-_WAITS = 'The drain waits for something that is in its way.'
+_WAITS = 'The drain cannot go on: what it waits for, or the reasons of its guests, say why.'
 #: The reason if too little was recorded.
 UNKNOWN = f'Fewer than {LEAST} live migrations have completed, so it is not known how long one takes.'
 

@@ -282,7 +282,7 @@ class Rooms:
         others = {host: root for root, host in self._hosts.items() if host not in self._drained}
         # Those with room come first: they are the nearest to taking it.
         shown = [f'{host}: {why}' for host, why in sorted(choices.refused.items()) if host in others]
-        remedy = 'Enable one of them, start its service, or allow it as a destination; or add a host.'
+        remedy = 'Enable one, start its service, or allow it as a destination; or add a host that has what they lack.'
         if not shown:
             remedy = 'Free room, or add a host that has what they lack.'
         shown += [f'{host}: it {lacks.of(others[host])}' for host in sorted(others.keys() - choices.refused.keys())]

@@ -207,11 +207,14 @@ class _Run:
             for guest in found.values():
                 if only is None or guest.uuid in only:
                     self._join(guest)
-        for member in self._with(_M.WAITING, _M.BLOCKED):
+        # A guest that has failed may have been moved since by an operator.
+        for member in self._with(_M.WAITING, _M.BLOCKED, *(() if self._goes_back else (_M.FAILED,))):
             guest_or_none = found.get(member.instance_uuid)
             left = self._why_gone(member, guest_or_none)
             if left is not None:
                 self._change(member, status=_M.GONE.value, reason=left)
+                continue
+            if member.status == _M.FAILED:
                 continue
             assert guest_or_none is not None
             obstacle = guest_or_none.obstacle
@@ -367,7 +370,7 @@ class _Run:
         elif self._goes_back:
             message = _how_many_are_back(self.drain, self._members.values(), left)
             if left:
-                message += ' Clear what is left, then restore the drain again.'
+                message += ' Remove what keeps these guests away, then restore the drain again.'
             self._finish(DrainStatus.INCOMPLETE if left else DrainStatus.RESTORED, message)
         else:
             self._end_if_empty(left)

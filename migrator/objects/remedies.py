@@ -182,7 +182,8 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
         ),
         _K.SEE_REFUSED: _row('{command}', '{manage} service list --host {host}'),
         _K.REPLACE_MACHINE: _row(
-            'Only if the old machine of {host} is off for good, and the refused one takes its place: {command}.',
+            'Only if the old machine of {host} is off for good, and the refused one takes its place: evacuate its '
+            'guests first, if other hosts see their disks. Then: {command}.',
             '{manage} service replace {host} --old-machine-is-off', _R.HOST_REPORTS,
         ),
         _K.LIST_SERVICES: _row('{command}', 'openstack compute service list'),

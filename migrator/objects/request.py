@@ -25,6 +25,7 @@ _KEY = re.compile(r'^(?P<kind>resources|trait)(?P<group>[a-zA-Z0-9_-]{1,64})?:(?
 _FIRST = ('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB')
 #: The values of the extra spec group_policy.
 _POLICIES = ('none', 'isolate')
+_RANGE = re.compile(r'\^?\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?')
 #: More than a host has.
 _PROCESSORS = 1 << 16
 
@@ -330,9 +331,9 @@ def processors(mask: str) -> set[int]:
     kept: set[int] = set()
     without: set[int] = set()
     for part in filter(None, (one.strip() for one in mask.split(','))):
-        first, dash, last = part.removeprefix('^').partition('-')
-        least, greatest = int(first), int(last if dash else first)
-        if not 0 <= least <= greatest < _PROCESSORS:
-            raise ValueError(f'{part} is no range of processors')
+        found = _RANGE.fullmatch(part)
+        least, greatest = (int(found[1]), int(found[2] or found[1])) if found is not None else (1, 0)
+        if not least <= greatest < _PROCESSORS:
+            raise ValueError(f'{part!r} is neither a number nor a range such as 0-3')
         (without if part.startswith('^') else kept).update(range(least, greatest + 1))
     return kept - without

@@ -73,7 +73,7 @@ def _what(drain: Document, member: Document) -> str | None:
     if reason == NOT_MOVED or not (reason or has_ended(drain)):
         return None
     if not _needs(drain, member):
-        return f'{member["status"]}, and at {member["host"]} since.'
+        return f'{member["status"]} in this drain, but on {member["host"]} now. Nothing is left to do for it.'
     return f'{member["status"]}. {_without_commands(reason or "", member)}'.rstrip()
 
 

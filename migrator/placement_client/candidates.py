@@ -167,9 +167,9 @@ def read_lacks(client: PlacementClient, request: Request) -> Lacks:
             found = _lacks_of(form, tree, root)
             if root not in pinning and (root not in nearest or len(found) < len(nearest[root])):
                 nearest[root] = found
-    unknown = 'is not offered by Placement, though each amount is free there and each trait is there by itself'
+    unknown = 'has each amount and each trait by itself, but not together at the providers that the flavor asks for'
     by_root = {root: ' and '.join(found) or unknown for root, found in nearest.items()}
-    return Lacks(by_root, f'has no {first} that Placement offers')
+    return Lacks(by_root, f'has no {first} free in Placement')
 
 
 def _lacks_of(request: Request, tree: Sequence[Mapping[str, Any]], root: str) -> list[str]:

@@ -106,7 +106,7 @@ FOUND = {
         disabled, {'host': 'host3', 'force': False}, FORCED, 'host3 is unavailable at this time: it is disabled',
     ),
     'own host': (nothing, {'host': 'host1'}, ['2.34', '2.80'], 'to current host host1'),
-    'too full': (full('host3'), {'host': 'host3'}, VERSIONS, 'has no room for the instance on host host3'),
+    'too full': (full('host3'), {'host': 'host3'}, VERSIONS, 'Host host3 cannot take the instance: it has '),
     'forced and too full': (
         full('host3'), {'host': 'host3', 'force': True}, FORCED, 'Placement refused the allocation at host3',
     ),

@@ -72,7 +72,7 @@ def test_a_named_host_without_the_trait_is_refused(cloud, guest):
     assert cloud.live_migrate(guest, 'host2').status_int == 202
     cloud.wait()
     assert (newest(cloud, guest).status, state.host_of(cloud, guest)) == ('failed', 'host1')
-    assert f'Placement has no room for the instance on host host2: it lacks {TRAIT}.' in newest(cloud, guest).failure
+    assert f'Host host2 cannot take the instance: it lacks {TRAIT}.' in newest(cloud, guest).failure
 
 
 def test_the_failure_says_what_each_host_lacks(cloud, guest):

@@ -258,7 +258,7 @@ class _Choice:
             whys = '; '.join(f'{host}: {why.removesuffix(".")}' for host, why in sorted(tried.items()))
             return f'Every candidate was tried, and the instance could move to none. {whys}.'
         if named is not None and not found.by_root:
-            return f'Placement has no room for the instance on host {named.host}: it {lacks.of(named.uuid)}.'
+            return f'Host {named.host} cannot take the instance: it {lacks.of(named.uuid)}.'
         roots = {host: root for root, host in services.roots().items()}
         # Those with room come first: they are the nearest to taking it.
         order = sorted(roots, key=lambda host: (roots[host] not in found.by_root, host))

@@ -27,7 +27,7 @@ _OF_THE_HOST = ('hostdev', 'vdpa')
 _REFUSED = {
     'devices/disk[transient]': 'has a transient disk ({target}): define it without <transient/>, and start it anew',
     "devices/filesystem/driver[@type='virtiofs']": 'has a virtiofs share: unmount it in the guest, and detach it',
-    "devices/shmem[@role='peer']": 'has memory that it shares with others of its host: detach it first',
+    "devices/shmem[@role='peer']": 'has a shared memory device (shmem): detach it first',
     'launchSecurity': 'has encrypted memory: shut it off, and move it cold',
     "devices/video/model/acceleration[@accel3d='yes']": 'has 3D graphics: define it without accel3d, and start it anew',
 }

@@ -136,11 +136,11 @@ def _processors(conf: cfg.ConfigOpts, count: int, online: Callable[[], set[int]]
         except ValueError as error:
             raise exception.ConfigurationError(option=f'[compute] {option}', value=value, detail=str(error)) from None
         if sets[option] and (others := sets[option] - online()):
-            detail = f'of these processors the host has no {min(others)} that is online'
+            detail = f'processor {min(others)} is not online at this host: leave it out'
             raise exception.ConfigurationError(option=f'[compute] {option}', value=value, detail=detail)
     shared, dedicated = sets.values()
     if shared & dedicated:
-        detail = f'{min(shared & dedicated)} is in cpu_shared_set too'
+        detail = f'processor {min(shared & dedicated)} is in cpu_shared_set too: leave it out of one'
         value = conf.compute.cpu_dedicated_set
         raise exception.ConfigurationError(option='[compute] cpu_dedicated_set', value=value, detail=detail)
     return len(shared) or (0 if dedicated else count), len(dedicated)
@@ -157,7 +157,7 @@ def _traits(connection: Any, capabilities: str) -> tuple[list[str], list[str]]:
     try:
         return traits_of(capabilities, cpu, domain, connection.getLibVersion(), connection.getVersion())
     except (ElementTree.ParseError, ValueError) as error:
-        LOG.warning('The traits of this host are not reported, since libvirt describes it oddly: %s', error)
+        LOG.warning('Cannot read the traits of this host from libvirt, and those in Placement stay: %s', error)
         return [], []
 
 

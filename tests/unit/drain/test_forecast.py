@@ -283,7 +283,7 @@ def test_parallel_narrows_the_slots_of_a_drain():
     ('fields', 'whole', 'of_member'),
     [
         ({'paused': True}, 'It is paused.', 'The drain is paused.'),
-        ({'waits_for': '1 guest waits. g1: Its host is down.'}, 'The drain waits for', 'The drain waits for'),
+        ({'waits_for': '1 guest waits. g1: Its host is down.'}, 'The drain cannot go on', 'The drain cannot go on'),
         ({'cancel_requested_at': NOW}, 'No guest is left that moves or waits', 'The drain is being cancelled.'),
         ({'status': 'cancelled'}, 'It has ended: cancelled.', 'Its part in the drain has ended: waiting.'),
     ],

@@ -255,7 +255,7 @@ def test_dedicated_cpus_are_requested_as_such(cloud):
     cloud.guest(vcpus=2, specs={'hw:cpu_policy': 'dedicated'})
     for host in ('host2', 'host3'):
         cloud.inventory(host, MEMORY_MB=8192, DISK_GB=10)
-    assert 'host2: it has no PCPU that Placement offers' in cloud.way()['reason']
+    assert 'host2: it has no PCPU free in Placement' in cloud.way()['reason']
     cloud.inventory('host3', PCPU=2, MEMORY_MB=8192, DISK_GB=10)
     assert cloud.destination() == 'host3'
 

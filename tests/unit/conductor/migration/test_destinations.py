@@ -189,7 +189,9 @@ class TestNamed:
 
     def test_named_host_without_room_is_refused_by_name(self, stage: Stage) -> None:
         stage.cloud.boot('giant', 'host3', memory_mb=65536)
-        assert 'no room for the instance on host host3' in why_not(stage, exception.NoValidHost, requested_host='host3')
+        assert 'Host host3 cannot take the instance: it has 0 of MEMORY_MB free' in why_not(
+            stage, exception.NoValidHost, requested_host='host3'
+        )
 
     def test_named_host_already_tried_is_refused(self, stage: Stage) -> None:
         assert 'host3' in why_not(stage, exception.NoValidHost, {'host3': 'disk full'}, requested_host='host3')

@@ -78,7 +78,10 @@ def test_guest_that_has_left_since_needs_no_command(site):
     site.lock(None)
     assert site.cloud.live_migrate(site.locked, 'host2').status_int == 202
     site.cloud.wait()
-    assert f'locked ({site.locked.uuid}): blocked, and at host2 since.' in site.shown('host1')
+    assert (
+        f'locked ({site.locked.uuid}): blocked in this drain, but on host2 now. Nothing is left to do for it.'
+        in site.shown('host1')
+    )
     assert UNLOCK not in '\n'.join(site.shown('host1'))
 
 

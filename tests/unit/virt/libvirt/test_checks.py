@@ -86,7 +86,7 @@ OF_HOST = "<devices><interface type='{}'>{}</interface></devices>"
         (OF_HOST.format('vdpa', ''), 'network device of its host'),
         (f'<devices>{DISK.format("vdb", "<transient/>")}</devices>', 'has a transient disk (vdb): define it without'),
         ("<devices><filesystem><driver type='virtiofs'/></filesystem></devices>", 'has a virtiofs share: unmount it'),
-        ("<devices><shmem name='a' role='peer'/></devices>", 'shares with others of its host'),
+        ("<devices><shmem name='a' role='peer'/></devices>", 'has a shared memory device (shmem): detach it first'),
         ("<launchSecurity type='sev'/>", 'has encrypted memory: shut it off, and move it cold'),
         ("<devices><video><model><acceleration accel3d='yes'/></model></video></devices>", 'has 3D graphics'),
         ("<cpu><feature policy='require' name='invtsc'/></cpu>", 'invtsc and no frequency'),

@@ -153,10 +153,13 @@ def test_dedicated_processors_are_those_that_the_operator_names(driver):
 @pytest.mark.parametrize(
     ('sets', 'words'),
     [
-        ({'cpu_dedicated_set': 'a'}, r'cpu_dedicated_set is .a.: '),
-        ({'cpu_dedicated_set': '5-2'}, 'is no range of processors'),
-        ({'cpu_shared_set': '4000'}, 'of these processors the host has no 4000 that is online'),
-        ({'cpu_shared_set': '0', 'cpu_dedicated_set': '0'}, '0 is in cpu_shared_set too'),
+        ({'cpu_dedicated_set': 'a'}, "'a' is neither a number nor a range such as 0-3"),
+        ({'cpu_dedicated_set': '5-2'}, "'5-2' is neither a number nor a range"),
+        ({'cpu_shared_set': '4000'}, 'processor 4000 is not online at this host: leave it out'),
+        (
+            {'cpu_shared_set': '0', 'cpu_dedicated_set': '0'},
+            'processor 0 is in cpu_shared_set too: leave it out of one',
+        ),
     ],
 )
 def test_other_processors_than_those_of_the_host_are_refused(driver, sets, words):
