@@ -174,7 +174,7 @@ def spec_problem(key: str, value: str) -> str | None:
 
 
 def is_foreign(key: str) -> bool:
-    """Return whether an extra spec is none of nova's. Its meaning is not known here."""
+    """Return whether an extra spec is not one of nova's. Its meaning is not known here."""
     return not any(pattern.fullmatch(key) for pattern in _patterns())
 
 

@@ -4,7 +4,7 @@
 
 It is what nova's ``ResourceRequest`` and its request filters ask for the same flavor and image. The page
 ``placement-requests`` lists their translations, those that are left out, and why. ``tests/real/nova/test_requests.py``
-compares guest.
+compares the two.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def holder(path: pathlib.Path) -> int | None:
 
 
 def _opened(path: pathlib.Path, flags: int, mine: bool = False) -> int:
-    """Return a regular file, which is created if there is none, opened to be read and written.
+    """Return a regular file, which is created if it is missing, opened to be read and written.
 
     :param mine: whether it has to belong to this user.
     :raises OSError: it cannot be opened, or is something else.

@@ -535,7 +535,7 @@ def difference(path: str, facts: dict[str, Any]) -> str:
 
 
 def _marker(directory: str, new_uuid: Callable[[], str]) -> str:
-    """Return the marker of a directory, which is created if there is none.
+    """Return the marker of a directory, which is created if it is missing.
 
     Two hosts that create one at the same time leave two. Each of them identifies the directory.
     """

@@ -8,7 +8,7 @@ from oslo_config import cfg
 from migrator.conf import compute
 from migrator.conf import libvirt as libvirt_conf
 
-pytest.importorskip('libvirt')
+pytest.importorskip('libvirt', reason='the extra "libvirt" is not installed')
 
 from migrator.virt.libvirt import consoles
 

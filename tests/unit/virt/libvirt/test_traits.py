@@ -4,7 +4,7 @@
 
 import pytest
 
-pytest.importorskip('libvirt')
+pytest.importorskip('libvirt', reason='the extra "libvirt" is not installed')
 
 from migrator.virt.libvirt import host
 
