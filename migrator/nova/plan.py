@@ -100,6 +100,11 @@ def _not_judged(site: Site, servers: Sequence[Server]) -> Iterator[str]:
         yield 'The properties of images were not seen: Nova shows them from 2025.1 (microversion 2.98) on.'
     elif volumes := sum(server.is_volume_backed for server in servers):
         yield f'The properties of images were not seen for {base.count(volumes, "guest")} whose root disk is a volume.'
+    if hidden := sum(not server.shows_extra_specs for server in servers):
+        yield (
+            f'The extra specs of {base.count(hidden, "guest")} were not seen: a policy of Nova '
+            '(os_compute_api:os-flavor-extra-specs:index) hides them from this user.'
+        )
     for key, names in sorted(_only_for_the_scheduler(servers).items()):
         more = f' and {len(names) - _NAMED} more' if len(names) > _NAMED else ''
         yield f"Only Nova's scheduler can judge {key} of {', '.join(names[:_NAMED])}{more}."

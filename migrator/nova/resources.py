@@ -25,6 +25,7 @@ class Server:
     :ivar availability_zone: None: not known.
     :ivar pinned_zone: the zone that it was requested for; None: none, or not known (before 2.96).
     :ivar is_volume_backed: whether its root disk is a volume.
+    :ivar shows_extra_specs: whether those of its flavor were shown: a policy of Nova's can hide them.
     :ivar image_properties: those of its image that Nova shows; None: it shows none, before 2.98 or of a volume.
     :ivar server_groups: the ids of its server groups; only :meth:`Nova.server` shows them, from 2.71 on.
     """
@@ -43,6 +44,7 @@ class Server:
     availability_zone: str | None = None
     pinned_zone: str | None = None
     is_volume_backed: bool = False
+    shows_extra_specs: bool = True
     image_properties: Mapping[str, str] | None = None
     server_groups: tuple[str, ...] = ()
     created_at: datetime.datetime | None = None
@@ -206,6 +208,7 @@ def server_of(found: Mapping[str, Any]) -> Server:
         availability_zone=found.get('OS-EXT-AZ:availability_zone') or None,
         pinned_zone=found.get('pinned_availability_zone') or None,
         is_volume_backed=image == '',
+        shows_extra_specs='extra_specs' in flavor,
         image_properties=_texts(image['properties']) if image and 'properties' in image else None,
         server_groups=tuple(found.get('server_groups') or ()),
         created_at=time_of(found.get('created')),

@@ -304,6 +304,12 @@ def test_what_only_the_scheduler_can_judge_is_named(cloud):
     assert cloud.plan()['not_judged'][0].startswith('The properties of images were not seen: Nova shows them from')
 
 
+def test_hidden_extra_specs_are_named(cloud):
+    del cloud.fake.servers[cloud.guest()]['flavor']['extra_specs']
+    (said,) = cloud.plan()['not_judged']
+    assert said.startswith('The extra specs of 1 guest were not seen: a policy of Nova')
+
+
 def test_properties_of_an_image_are_part_of_the_request(cloud):
     guest = cloud.guest()
     cloud.fake.servers[guest]['image'] = {
