@@ -20,18 +20,6 @@ from migrator import exception
 from migrator.objects import Instance, LiveMigrateData
 from migrator.virt.libvirt import storage
 
-#: Types of network interfaces that are a device of the host, or a part of one.
-_OF_THE_HOST = ('hostdev', 'vdpa')
-
-#: What libvirt or QEMU refuses to migrate, as a path in the definition -> what it is, and what to do.
-_REFUSED = {
-    'devices/disk[transient]': 'has a transient disk ({target}): define it without <transient/>, and start it anew',
-    "devices/filesystem/driver[@type='virtiofs']": 'has a virtiofs share: unmount it in the guest, and detach it',
-    "devices/shmem[@role='peer']": 'has a shared memory device (shmem): detach it first',
-    'launchSecurity': 'has encrypted memory: shut it off, and move it cold',
-    "devices/video/model/acceleration[@accel3d='yes']": 'has 3D graphics: define it without accel3d, and start it anew',
-}
-
 #: A host name that is safe in a URI and in the command line of ssh, where a leading hyphen begins an option.
 _HOST_NAME = re.compile('[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}')
 
@@ -118,33 +106,6 @@ def refuse_hypervisor(host: str, facts: dict[str, Any], there: dict[str, Any]) -
             reason=f'[libvirt] live_migration_with_native_tls is {bool(facts["native_tls"])} at {host}, and '
             f'{bool(there.get("native_tls"))} at {name}: set the same value on both hosts'
         )
-
-
-def unsupported(xml: ElementTree.Element) -> str | None:
-    """Return in words what of a definition libvirt refuses to migrate, and what to do; or None."""
-    for path, what in _REFUSED.items():
-        found = xml.find(path)
-        if found is not None:
-            return what.format(target=getattr(found.find('target'), 'attrib', {}).get('dev', ''))
-    frequency = xml.find("clock/timer[@name='tsc'][@frequency]")
-    if xml.find("cpu/feature[@name='invtsc'][@policy='require']") is not None and frequency is None:
-        return 'has a processor with invtsc and no frequency of its TSC: set <timer name="tsc" frequency="..."/>'
-    return None
-
-
-def passthrough(xml: ElementTree.Element) -> str | None:
-    """Return in words which device of its host keeps a guest from being migrated, or None.
-
-    A device that is teamed with a virtual one is no obstacle, because the virtual one replaces it during the migration.
-
-    :param xml: the definition of the guest.
-    """
-    interfaces = [each for each in xml.findall('devices/interface') if each.get('type') in _OF_THE_HOST]
-    for device in [*xml.findall('devices/hostdev'), *interfaces]:
-        if device.find('teaming') is None:
-            kind = device.get('type', 'host') if device.tag == 'hostdev' else 'network'
-            return f'has a {kind} device of its host, which cannot migrate: detach it first'
-    return None
 
 
 def refuse_encrypted(instance: Instance, xml: ElementTree.Element, disks: list[storage.Disk], there: Any) -> None:

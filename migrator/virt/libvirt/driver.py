@@ -20,10 +20,13 @@ from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
 from migrator.virt import driver
 from migrator.virt.driver import Verdict
-from migrator.virt.libvirt import checks, consoles, evacuation, plans, records, storage
+from migrator.virt.libvirt import checks, plans, records, storage
 from migrator.virt.libvirt.base import on_disk
 from migrator.virt.libvirt.cold_migration.here import ResizingDriver
-from migrator.virt.libvirt.guest import volumes_of, why_immovable
+from migrator.virt.libvirt.definition import consoles
+from migrator.virt.libvirt.definition.disks import volumes_of
+from migrator.virt.libvirt.definition.needs import needs_of, refuse_missing
+from migrator.virt.libvirt.definition.obstacles import why_immovable
 from migrator.virt.libvirt.host import host_cpu, host_uuid
 
 #: The prefix of the file that the destination's check leaves in instances_path, and that the source looks for.
@@ -156,7 +159,7 @@ class LibvirtDriver(ResizingDriver):
                 'copied_gib': [disk.size / 2**30 for disk in disks if not disk.shared],
                 'volumes': [vars(disk) for disk in volumes],
                 'logs': storage.logs_of(xml),
-                'needs': evacuation.needs_of(xml),
+                'needs': needs_of(xml),
                 'own_addresses': consoles.own(self.conf, facts['xml'], facts['later']),
             },
         )
@@ -183,9 +186,7 @@ class LibvirtDriver(ResizingDriver):
             )
         self._refuse_processor(migrate_data)
         needs = migrate_data.source.get('needs') or {}
-        self.connection.call(
-            'pre_live_migration', lambda each: evacuation.refuse_missing(each, self.host, instance, needs)
-        )
+        self.connection.call('pre_live_migration', lambda each: refuse_missing(each, self.host, instance, needs))
         # An earlier migration of the guest away from here left this record. The guest has gone since.
         self._records.remove(records.OUTGOING, instance.uuid)
         self._incoming.begin(instance.uuid)

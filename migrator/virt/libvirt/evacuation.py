@@ -8,12 +8,8 @@ destination starts the guest from the definition, if it has the same files, and 
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import functools
-import json
 import os
-import subprocess
 from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree
@@ -23,31 +19,22 @@ from oslo_log import log as logging
 
 from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
-from migrator.virt.libvirt import consoles, records, storage
+from migrator.virt.libvirt import records, storage
 from migrator.virt.libvirt.base import HostDriver, on_disk
-from migrator.virt.libvirt.guest import find_domain, remove_domain, volumes_of, why_immovable
+from migrator.virt.libvirt.definition import consoles
+from migrator.virt.libvirt.definition.disks import chain_of, writable_disks
+from migrator.virt.libvirt.definition.needs import check_definition
+from migrator.virt.libvirt.definition.obstacles import why_immovable
+from migrator.virt.libvirt.guest import find_domain, remove_domain
 
 LOG = logging.getLogger(__name__)
 
-#: The directory in which the kernel lists the network devices of a host.
-NETWORK_DEVICES = '/sys/class/net'
 #: The power state of a guest that its user has paused, by nova's number.
 _PAUSED = 3
-#: Seconds that qemu-img may take to read the headers of a disk, less than the deadline of libvirt calls.
-_EXAMINE = 10
 #: Seconds that libvirt may take to start a guest.
 _START = 60.0
 #: Seconds within which libvirt begins a call that it has accepted from an earlier boot of this process.
 _QUIET = 1.0
-#: The parts of a definition that only one host has -> what they are.
-_OF_ONE_HOST = {
-    'hostdev': 'a device of its host',
-    "interface[@type='hostdev']": 'a network device of its host',
-    "interface[@type='vdpa']": 'a network device of its host',
-    'filesystem': 'a directory of its host',
-    'memory/source/path': 'memory in a file or a device of its host',
-    'tpm': 'a TPM, whose state only its host has',
-}
 
 
 class EvacuatingDriver(HostDriver):
@@ -258,117 +245,6 @@ def check(connection: Any, host: str, instance: Instance, migrate_data: LiveMigr
     return [path for disk in disks for path in files_written(disk, host, instance, identities, disk.shared, other)]
 
 
-def check_definition(
-    connection: Any, host: str, instance: Instance, migrate_data: LiveMigrateData, remedy: str
-) -> list[storage.Disk]:
-    """Check that a host has what the definition of a guest names, and return its disks unchecked.
-
-    :param connection: a ``libvirt.virConnect``.
-    :param host: the name of this host.
-    :param remedy: what to do about a guest that no other host can start.
-    :raises migrator.exception.MigrationPreCheckError: the host cannot start the guest.
-    """
-    definition = migrate_data.source['xml']
-    xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
-    for place, what in _OF_ONE_HOST.items():
-        if xml.find(f'devices/{place}') is not None:
-            raise exception.MigrationPreCheckError(
-                reason=f'guest {instance.uuid} has {what}, so that no other host can start it: {remedy}'
-            )
-    if migrate_data.source.get('password'):
-        raise exception.MigrationPreCheckError(
-            reason=f'guest {instance.uuid} has a password, such as that of its console, which only its host has: '
-            f'{remedy}'
-        )
-    _refuse_name(connection, host, instance, xml)
-    refuse_missing(connection, host, instance, needs_of(xml))
-    try:
-        # Libvirt refuses here what its QEMU cannot do, such as the type of the machine, the processor or a device. It
-        # also refuses a secret or a storage pool that it does not have.
-        connection.domainXMLToNative('qemu-argv', definition, 0)
-        disks = writable_disks(connection, definition)
-    except libvirt.libvirtError as error:
-        if not connection.isAlive():
-            raise
-        raise exception.MigrationPreCheckError(
-            reason=f'libvirt of host {host} refuses the definition of guest {instance.uuid}: {error}: provide there '
-            'what is missing, or choose another destination'
-        ) from error
-    for disk in disks:
-        if disk.kind not in ('file', 'block', 'network'):
-            raise exception.MigrationPreCheckError(
-                reason=f'disk {disk.target} of guest {instance.uuid} is of type {disk.kind}, so that no other host can '
-                f'start the guest: {remedy}'
-            )
-    return disks
-
-
-def _refuse_name(connection: Any, host: str, instance: Instance, xml: ElementTree.Element) -> None:
-    name = xml.findtext('name') or ''
-    with contextlib.suppress(libvirt.libvirtError):
-        other = connection.lookupByName(name).UUIDString()
-        if other != instance.uuid:
-            raise exception.MigrationPreCheckError(
-                reason=f'guest {other} of host {host} has the name of guest {instance.uuid}, {name}: rename it, or '
-                'choose another destination'
-            )
-
-
-def needs_of(xml: ElementTree.Element) -> dict[str, list[Any]]:
-    """Return what a guest needs of each host, besides its disks, as JSON.
-
-    :returns: ``files`` that it only reads, of which each host may have a copy of its own; ``directories`` of its
-        sockets; ``networks``, each with the type of its interfaces.
-    """
-    files = [element.text for tag in ('kernel', 'initrd', 'dtb', 'loader') for element in xml.findall(f'os/{tag}')]
-    for disk in xml.findall('devices/disk'):
-        source = disk.find('source')
-        writable = disk.get('device', 'disk') in ('disk', 'lun') and disk.find('readonly') is None
-        # A CD of another policy may be missing when the guest starts.
-        if source is not None and not writable and source.get('startupPolicy', 'mandatory') == 'mandatory':
-            files.append(source.get('file') or source.get('dev'))
-    sockets = [each.get('path') for each in xml.findall("devices/*[@type='unix']/source[@mode='bind']")]
-    networks = set()
-    for interface in xml.findall('devices/interface'):
-        kind, source = interface.get('type', ''), interface.find('source')
-        if source is not None and kind in ('network', 'bridge', 'direct'):
-            networks.add((kind, source.get('network') or source.get('bridge') or source.get('dev') or ''))
-    return {
-        'files': [path for path in files if path],
-        'directories': sorted({os.path.dirname(path) for path in sockets if path}),
-        'networks': [list(one) for one in sorted(networks)],
-    }
-
-
-def refuse_missing(connection: Any, host: str, instance: Instance, needs: dict[str, list[Any]]) -> None:
-    """Refuse a guest that needs what this host does not have.
-
-    :param connection: a ``libvirt.virConnect``.
-    :param host: the name of this host.
-    :param needs: as :func:`needs_of` returns it.
-    :raises migrator.exception.MigrationPreCheckError: something is missing here.
-    """
-    for kind, name in needs.get('networks', []):
-        there = False
-        if kind == 'network':
-            with contextlib.suppress(libvirt.libvirtError):
-                there = bool(connection.networkLookupByName(name).isActive())
-        else:
-            there = os.path.exists(f'{NETWORK_DEVICES}/{name}')
-        if not there:
-            what = {'network': 'an active network', 'bridge': 'a bridge'}.get(kind, 'a network device')
-            raise exception.MigrationPreCheckError(
-                reason=f'host {host} does not have {what} {name}, which guest {instance.uuid} needs: provide it there, '
-                'or choose another destination'
-            )
-    for path in [*needs.get('files', []), *needs.get('directories', [])]:
-        if not os.path.exists(path):
-            raise exception.MigrationPreCheckError(
-                reason=f'host {host} does not have {path} of guest {instance.uuid}: provide it there, or, for a CD, '
-                'eject it'
-            )
-
-
 def files_written(
     disk: storage.Disk,
     host: str,
@@ -417,52 +293,3 @@ def _refuse_other(
             reason=f'{path} (disk {disk.target} of guest {instance.uuid}) cannot be shown to be the same at '
             f'{instance.host} and {host}: {problem}. Mount the storage of {instance.host} there, {remedy}'
         )
-
-
-# --- on both hosts ---------------------------------------------------------------------------------------------------
-
-
-def writable_disks(connection: Any, definition: str) -> list[storage.Disk]:
-    """Return the disks that a guest writes to, and its NVRAM.
-
-    A volume of a storage pool is returned as its file or device. ``shared`` is whether other guests may use the disk
-    too.
-    """
-    xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
-    volumes = {disk.target: disk for disk in volumes_of(connection, definition)}
-    found = []
-    for disk in storage.defined_disks(definition):
-        # A volume that is neither a file nor a device is on a network.
-        kind = 'network' if disk.kind == 'volume' else disk.kind
-        volume = volumes.get(disk.target, dataclasses.replace(disk, kind=kind))
-        shareable = xml.find(f"devices/disk/target[@dev='{disk.target}']/../shareable") is not None
-        found.append(dataclasses.replace(volume, shared=shareable))
-    nvram = xml.find('os/nvram')
-    if nvram is not None:
-        source = nvram.find('source')
-        path = (source.get('file') or source.get('dev')) if source is not None else nvram.text
-        kind, format_ = nvram.get('type', 'file'), nvram.get('format', 'raw')
-        found.append(storage.Disk(target='nvram', kind=kind, path=path or '', format=format_, shared=False))
-    return found
-
-
-def chain_of(disk: storage.Disk, in_use: bool) -> list[str]:
-    """Return the file or device of a disk, and those that back it.
-
-    :param in_use: whether a QEMU may use the disk.
-    :raises migrator.exception.DriverError: a part of it is missing or unreadable, or a QEMU uses it.
-    """
-    if disk.kind not in ('file', 'block'):
-        return []
-    argv = ['qemu-img', 'info', '--output=json', '--backing-chain', '-f', disk.format, disk.path]
-    if in_use:
-        argv.append('--force-share')
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_EXAMINE, check=False)  # noqa: S603 -- no shell
-    except subprocess.TimeoutExpired:
-        raise exception.DriverError(f'qemu-img did not read it within {_EXAMINE} s') from None
-    if done.returncode:
-        raise exception.DriverError(' '.join(done.stderr.split()))
-    names = [str(image['filename']) for image in json.loads(done.stdout)]
-    # A name that is no path is that of a network disk. A name in JSON may be anything, and is not recognized.
-    return [name for name in names if name.startswith(('/', 'json:'))]

@@ -12,23 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
 import libvirt
 import libvirt_qemu
 
-from migrator.objects import Flavor, GuestState, Instance, base, protocol
-from migrator.virt.libvirt import checks, storage
+from migrator.objects import Flavor, GuestState, Instance, protocol
 from migrator.virt.libvirt.connection import code_of
 
 #: The XML namespaces in which nova writes the owner of a guest: the present one, and an older one of old guests.
 _NOVA = tuple(f'{{http://openstack.org/xmlns/libvirt/nova/{version}}}' for version in ('1.1', '1.0'))
-#: The kinds of disk that a volume of a storage pool can be, if it is a file or device of the host.
-_VOLUMES = {libvirt.VIR_STORAGE_VOL_FILE: 'file', libvirt.VIR_STORAGE_VOL_BLOCK: 'block'}
 #: The maximum length of an adopted name. The database and Placement store no more.
 _NAME = 255
 #: The states of a QEMU that has sent everything and waits for its end. The guest may run elsewhere.
@@ -193,26 +189,6 @@ def _paused(seen: DomainState, prepared: bool) -> tuple[GuestState, bool, bool]:
     return (GuestState.CUTOVER if seen.sent else GuestState.PAUSED), False, False
 
 
-def volumes_of(connection: Any, definition: str, read_only: bool = False) -> list[storage.Disk]:
-    """Return the files and block devices of the writable disks that are volumes of storage pools.
-
-    :param connection: a ``libvirt.virConnect``.
-    :param read_only: whether to return those that the guest only reads too.
-    """
-    found = []
-    xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
-    for disk in storage.defined_disks(definition, read_only):
-        source = xml.find(f"devices/disk/target[@dev='{disk.target}']/../source")
-        if disk.kind != 'volume' or source is None:
-            continue
-        pool = connection.storagePoolLookupByName(source.get('pool', ''))
-        volume = pool.storageVolLookupByName(source.get('volume', ''))
-        kind = _VOLUMES.get(volume.info()[0])
-        if kind is not None:
-            found.append(dataclasses.replace(disk, kind=kind, path=str(volume.path())))
-    return found
-
-
 # --- diagnostics -----------------------------------------------------------------------------------------------------
 
 #: What libvirt's statistics of a disk and of an interface are, in their order.
@@ -353,55 +329,3 @@ def _sizes(domain: Any, xml: ElementTree.Element) -> Iterator[tuple[str, int]]:
         # A disk that libvirt cannot examine must not prevent the adoption of the guest.
         with contextlib.suppress(libvirt.libvirtError):
             yield source.get('file', ''), int(domain.blockInfo(target.get('dev'))[0])
-
-
-# --- what keeps a guest where it is ----------------------------------------------------------------------------------
-
-
-def why_immovable(domain: Any) -> str | None:
-    """Return in words what keeps a guest from a live migration, and what to do, or None.
-
-    Plans and checks ask this. It follows libvirt's own rules, which it otherwise applies only when the job begins.
-
-    :param domain: the guest, a ``libvirt.virDomain``.
-    """
-    now = domain.XMLDesc(0)
-    xml = ElementTree.fromstring(now)  # noqa: S314 -- libvirt wrote it
-    return checks.passthrough(xml) or checks.unsupported(xml) or _busy(domain, xml) or _pending(domain, now)
-
-
-def _busy(domain: Any, xml: ElementTree.Element) -> str | None:
-    """Return in words what libvirt keeps of a guest or does to it, and so refuses to migrate; or None."""
-    count = _supported(lambda: domain.snapshotNum(0), 0)
-    if count:
-        return f'has {base.count(count, "snapshot")} in libvirt, which no migration takes along: delete them first'
-    if _supported(lambda: domain.listAllCheckpoints(0), []):
-        return 'has checkpoints in libvirt, which no migration takes along: delete them first'
-    for target in xml.findall('devices/disk/target'):
-        name = target.get('dev', '')
-        if _supported(functools.partial(domain.blockJobInfo, name, 0), {}):
-            return f'has a running block job of disk {name}: wait for its end, or abort it'
-    return None
-
-
-def _pending(domain: Any, now: str) -> str | None:
-    """Return in words which disk a guest would not find elsewhere at its next start, or None."""
-    later = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
-    here = {disk.source for disk in storage.defined_disks(now)}
-    for disk in storage.defined_disks(later):
-        if disk.source not in here:
-            return (
-                f'has disk {disk.target} ({disk.path}) in its configuration and not in use, so that it would not move '
-                'along: attach it now, or detach it from the configuration'
-            )
-    return None
-
-
-def _supported(ask: Callable[[], Any], otherwise: Any) -> Any:
-    """Return the answer of libvirt, or ``otherwise`` if its driver does not know such things."""
-    try:
-        return ask()
-    except libvirt.libvirtError as error:
-        if error.get_error_code() in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_INVALID):
-            return otherwise
-        raise

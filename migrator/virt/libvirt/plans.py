@@ -14,8 +14,9 @@ from oslo_config import cfg
 
 from migrator import exception, executors
 from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
-from migrator.virt.libvirt import checks, consoles, storage
+from migrator.virt.libvirt import checks, storage
 from migrator.virt.libvirt.connection import Connection
+from migrator.virt.libvirt.definition import consoles
 
 #: The least size in GiB that a guest's memory, and each copied disk, counts as. Nova uses the same number.
 _LEAST_GIB = 2.0

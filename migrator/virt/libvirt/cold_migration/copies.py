@@ -23,8 +23,9 @@ from xml.sax.saxutils import escape
 import libvirt
 
 from migrator import exception
-from migrator.virt.libvirt import evacuation, storage
+from migrator.virt.libvirt import storage
 from migrator.virt.libvirt.connection import code_of
+from migrator.virt.libvirt.definition.disks import chain_of
 
 _PERMISSIONS = '<permissions><mode>{mode}</mode><owner>{user}</owner><group>{group}</group></permissions>'
 _POOL = f'<pool type="dir"><name>{{name}}</name><target><path>{{path}}</path>{_PERMISSIONS}</target></pool>'
@@ -81,7 +82,7 @@ def content_of(host: str, disk: storage.Disk, instance_uuid: str) -> Iterator[st
     :param host: the name of this host, for errors.
     :raises migrator.exception.DriverError: the disk is in use or unreadable, or there is no room for the file.
     """
-    if len(evacuation.chain_of(disk, in_use=False)) <= 1:
+    if len(chain_of(disk, in_use=False)) <= 1:
         yield disk.path
         return
     merged = pathlib.Path(f'{disk.path}.{instance_uuid}.merged')

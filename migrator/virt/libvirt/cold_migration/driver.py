@@ -18,11 +18,15 @@ import libvirt
 from oslo_log import log as logging
 
 from migrator import exception
-from migrator.objects import GuestState, Instance, LiveMigrateData, protocol, remedies
-from migrator.virt.libvirt import checks, consoles, evacuation, plans, records, storage
+from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
+from migrator.virt.libvirt import checks, evacuation, plans, records, storage
 from migrator.virt.libvirt.base import on_disk
 from migrator.virt.libvirt.cold_migration import copies, resizes, users
 from migrator.virt.libvirt.connection import POLL_INTERVAL, Connection
+from migrator.virt.libvirt.definition import consoles
+from migrator.virt.libvirt.definition.disks import writable_disks
+from migrator.virt.libvirt.definition.needs import check_definition
+from migrator.virt.libvirt.definition.obstacles import obstacle_of
 from migrator.virt.libvirt.guest import remove_domain
 
 LOG = logging.getLogger(__name__)
@@ -52,7 +56,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         def ask(connection: Any) -> tuple[dict[str, Any], list[storage.Disk], str]:
             domain = connection.lookupByUUIDString(instance.uuid)
             facts = evacuation.describe(connection, instance.uuid, path, new_uuid, own) or {}
-            disks = evacuation.writable_disks(connection, facts['xml'])
+            disks = writable_disks(connection, facts['xml'])
             return facts, [measured(domain, disk) for disk in disks], obstacle_of(domain)
 
         try:
@@ -267,7 +271,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         def sort(connection: Any) -> tuple[list[str], list[storage.Disk]]:
             files: list[str] = []
             copied: list[storage.Disk] = []
-            for disk in evacuation.check_definition(connection, self.host, instance, migrate_data, remedy):
+            for disk in check_definition(connection, self.host, instance, migrate_data, remedy):
                 if made is not None and disk.target in made:
                     continue
                 if made is None and disk.kind != 'network' and not os.path.exists(disk.path):
@@ -414,18 +418,6 @@ def _copied(migrate_data: LiveMigrateData) -> list[tuple[storage.Disk, str]]:
 def _token(migrate_data: LiveMigrateData) -> str:
     """Return the token of a migration, or '' before the check of its destination."""
     return str(migrate_data.destination.get('token', ''))
-
-
-def obstacle_of(domain: Any) -> str:
-    """Return why a guest cannot be moved while it is off, or ''."""
-    if not domain.isPersistent():
-        return f'is transient, and would be gone when it is off: {remedies.offer(remedies.Kind.DEFINE)}'
-    if domain.hasManagedSaveImage(0):
-        remedy = remedies.offer(remedies.Kind.DISCARD_SAVED_STATE)
-        return f'has a saved state, which only its host has: {remedy}'
-    if domain.snapshotNum(0):
-        return f'has snapshots, which only its host knows: {remedies.offer(remedies.Kind.DELETE_SNAPSHOTS)}'
-    return ''
 
 
 def measured(domain: Any, disk: storage.Disk) -> storage.Disk:

@@ -15,10 +15,12 @@ from oslo_log import log as logging
 
 from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData
-from migrator.virt.libvirt import evacuation, plans, storage
+from migrator.virt.libvirt import plans, storage
 from migrator.virt.libvirt.base import on_disk
 from migrator.virt.libvirt.cold_migration import marks, resizes
-from migrator.virt.libvirt.cold_migration.driver import ColdMigratingDriver, measured, obstacle_of
+from migrator.virt.libvirt.cold_migration.driver import ColdMigratingDriver, measured
+from migrator.virt.libvirt.definition.disks import writable_disks
+from migrator.virt.libvirt.definition.obstacles import obstacle_of
 from migrator.virt.libvirt.guest import find_domain
 
 LOG = logging.getLogger(__name__)
@@ -49,7 +51,7 @@ class ResizingDriver(ColdMigratingDriver):
             domain = connection.lookupByUUIDString(instance.uuid)
             definition = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
             complete = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE)
-            disks = [measured(domain, disk) for disk in evacuation.writable_disks(connection, definition)]
+            disks = [measured(domain, disk) for disk in writable_disks(connection, definition)]
             return definition, complete != definition, disks, obstacle_of(domain)
 
         definition, has_password, disks, obstacle = self.connection.call('check_can_resize', ask)

@@ -11,9 +11,9 @@ from typing import Any
 import libvirt
 
 from migrator import exception
-from migrator.virt.libvirt import evacuation, storage
+from migrator.virt.libvirt import storage
 from migrator.virt.libvirt.connection import code_of
-from migrator.virt.libvirt.guest import volumes_of
+from migrator.virt.libvirt.definition.disks import chain_of, volumes_of
 
 
 def disks_of_others(connection: Any, instance_uuid: str) -> list[tuple[str, storage.Disk]]:
@@ -80,7 +80,7 @@ def _chain(disk: storage.Disk) -> list[str]:
         raise exception.DriverError('libvirt does not find the volume')
     if disk.format == 'raw':
         return [disk.path]
-    names = evacuation.chain_of(disk, in_use=True)
+    names = chain_of(disk, in_use=True)
     if any(name.startswith('json:') for name in names):
         raise exception.DriverError('a part of its chain has no plain path')
     return names

@@ -67,50 +67,6 @@ def test_identity_that_is_equal_or_not_known_is_no_obstacle(there, found):
     assert checks.another_host('alpha', 'qemu+tcp://beta/system', there, found) is None
 
 
-DISK = "<disk type='file' device='disk'><source file='/of/{0}'/><target dev='{0}'/>{1}</disk>"
-
-
-def obstacle(devices):
-    xml = parse(f'<domain>{devices}</domain>')
-    return checks.passthrough(xml) or checks.unsupported(xml)
-
-
-OF_HOST = "<devices><interface type='{}'>{}</interface></devices>"
-
-
-@pytest.mark.parametrize(
-    ('devices', 'words'),
-    [
-        ("<devices><hostdev type='pci'/></devices>", 'pci device of its host'),
-        (OF_HOST.format('hostdev', ''), 'network device of its host'),
-        (OF_HOST.format('vdpa', ''), 'network device of its host'),
-        (f'<devices>{DISK.format("vdb", "<transient/>")}</devices>', 'has a transient disk (vdb): define it without'),
-        ("<devices><filesystem><driver type='virtiofs'/></filesystem></devices>", 'has a virtiofs share: unmount it'),
-        ("<devices><shmem name='a' role='peer'/></devices>", 'has a shared memory device (shmem): detach it first'),
-        ("<launchSecurity type='sev'/>", 'has encrypted memory: shut it off, and move it cold'),
-        ("<devices><video><model><acceleration accel3d='yes'/></model></video></devices>", 'has 3D graphics'),
-        ("<cpu><feature policy='require' name='invtsc'/></cpu>", 'invtsc and no frequency'),
-    ],
-)
-def test_what_libvirt_refuses_in_a_definition_is_named_with_what_to_do(devices, words):
-    assert words in obstacle(devices)
-
-
-@pytest.mark.parametrize(
-    'devices',
-    [
-        "<devices><hostdev type='pci'><teaming type='transient'/></hostdev></devices>",
-        OF_HOST.format('hostdev', "<teaming type='transient'/>"),
-        OF_HOST.format('bridge', ''),
-        f'<devices>{DISK.format("vda", "<shareable/>")}</devices>',
-        "<devices><filesystem type='mount'/><shmem name='a' role='master'/></devices>",
-        "<cpu><feature policy='require' name='invtsc'/></cpu><clock><timer name='tsc' frequency='1'/></clock>",
-    ],
-)
-def test_what_libvirt_migrates_is_no_obstacle(devices):
-    assert obstacle(devices) is None
-
-
 def test_encrypted_disk_that_would_be_copied_is_refused():
     xml = parse(
         "<domain><devices><disk type='file'><source file='/of/a'><encryption format='luks'/></source>"

@@ -11,7 +11,8 @@ libvirt = pytest.importorskip('libvirt')
 from migrator import exception  # noqa: E402 -- what is tested needs libvirt
 from migrator.objects import LiveMigrateData  # noqa: E402 -- as above
 from migrator.virt import driver as driver_of_all  # noqa: E402 -- as above
-from migrator.virt.libvirt import consoles, evacuation, records  # noqa: E402 -- as above
+from migrator.virt.libvirt import records  # noqa: E402 -- as above
+from migrator.virt.libvirt.definition import consoles, needs  # noqa: E402 -- as above
 from tests.unit.virt.libvirt import daemon  # noqa: E402 -- as above
 from tests.unit.virt.libvirt.daemon import INSTANCE, Domain, a_disk, definition  # noqa: E402 -- as above
 
@@ -178,7 +179,7 @@ def test_guest_that_needs_what_only_its_host_has_is_refused(source, destination,
 
 def test_networks_and_files_that_the_host_has_are_no_obstacle(source, destination, images, monkeypatch):
     (images / 'br').touch()
-    monkeypatch.setattr(evacuation, 'NETWORK_DEVICES', str(images))
+    monkeypatch.setattr(needs, 'NETWORK_DEVICES', str(images))
     destination[1].networks.append('net')
     devices = (
         "<interface type='bridge'><source bridge='br'/></interface>"

@@ -10,7 +10,7 @@ from migrator.conf import libvirt as libvirt_conf
 
 pytest.importorskip('libvirt', reason='the extra "libvirt" is not installed')
 
-from migrator.virt.libvirt import consoles
+from migrator.virt.libvirt.definition import consoles
 
 ANY = '0.0.0.0'  # noqa: S104 -- no socket of ours is bound to it
 THERE = {'vnc': '198.51.100.9', 'spice': '198.51.100.8', 'serial': '198.51.100.7'}

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What keeps a guest from being moved, and what to do about it: asked by plans and checks alike."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+from xml.etree import ElementTree
+
+import libvirt
+
+from migrator.objects import base, remedies
+from migrator.virt.libvirt import storage
+
+#: Types of network interfaces that are a device of the host, or a part of one.
+_OF_THE_HOST = ('hostdev', 'vdpa')
+
+#: What libvirt or QEMU refuses to migrate, as a path in the definition -> what it is, and what to do.
+_REFUSED = {
+    'devices/disk[transient]': 'has a transient disk ({target}): define it without <transient/>, and start it anew',
+    "devices/filesystem/driver[@type='virtiofs']": 'has a virtiofs share: unmount it in the guest, and detach it',
+    "devices/shmem[@role='peer']": 'has a shared memory device (shmem): detach it first',
+    'launchSecurity': 'has encrypted memory: shut it off, and move it cold',
+    "devices/video/model/acceleration[@accel3d='yes']": 'has 3D graphics: define it without accel3d, and start it anew',
+}
+
+
+def why_immovable(domain: Any) -> str | None:
+    """Return in words what keeps a guest from a live migration, and what to do, or None.
+
+    Plans and checks ask this. It follows libvirt's own rules, which it otherwise applies only when the job begins.
+
+    :param domain: the guest, a ``libvirt.virDomain``.
+    """
+    now = domain.XMLDesc(0)
+    xml = ElementTree.fromstring(now)  # noqa: S314 -- libvirt wrote it
+    return passthrough(xml) or unsupported(xml) or _busy(domain, xml) or _pending(domain, now)
+
+
+def _busy(domain: Any, xml: ElementTree.Element) -> str | None:
+    """Return in words what libvirt keeps of a guest or does to it, and so refuses to migrate; or None."""
+    count = _supported(lambda: domain.snapshotNum(0), 0)
+    if count:
+        return f'has {base.count(count, "snapshot")} in libvirt, which no migration takes along: delete them first'
+    if _supported(lambda: domain.listAllCheckpoints(0), []):
+        return 'has checkpoints in libvirt, which no migration takes along: delete them first'
+    for target in xml.findall('devices/disk/target'):
+        name = target.get('dev', '')
+        if _supported(functools.partial(domain.blockJobInfo, name, 0), {}):
+            return f'has a running block job of disk {name}: wait for its end, or abort it'
+    return None
+
+
+def _pending(domain: Any, now: str) -> str | None:
+    """Return in words which disk a guest would not find elsewhere at its next start, or None."""
+    later = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+    here = {disk.source for disk in storage.defined_disks(now)}
+    for disk in storage.defined_disks(later):
+        if disk.source not in here:
+            return (
+                f'has disk {disk.target} ({disk.path}) in its configuration and not in use, so that it would not move '
+                'along: attach it now, or detach it from the configuration'
+            )
+    return None
+
+
+def _supported(ask: Callable[[], Any], otherwise: Any) -> Any:
+    """Return the answer of libvirt, or ``otherwise`` if its driver does not know such things."""
+    try:
+        return ask()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_INVALID):
+            return otherwise
+        raise
+
+
+def unsupported(xml: ElementTree.Element) -> str | None:
+    """Return in words what of a definition libvirt refuses to migrate, and what to do; or None."""
+    for path, what in _REFUSED.items():
+        found = xml.find(path)
+        if found is not None:
+            return what.format(target=getattr(found.find('target'), 'attrib', {}).get('dev', ''))
+    frequency = xml.find("clock/timer[@name='tsc'][@frequency]")
+    if xml.find("cpu/feature[@name='invtsc'][@policy='require']") is not None and frequency is None:
+        return 'has a processor with invtsc and no frequency of its TSC: set <timer name="tsc" frequency="..."/>'
+    return None
+
+
+def passthrough(xml: ElementTree.Element) -> str | None:
+    """Return in words which device of its host keeps a guest from being migrated, or None.
+
+    A device that is teamed with a virtual one is no obstacle, because the virtual one replaces it during the migration.
+
+    :param xml: the definition of the guest.
+    """
+    interfaces = [each for each in xml.findall('devices/interface') if each.get('type') in _OF_THE_HOST]
+    for device in [*xml.findall('devices/hostdev'), *interfaces]:
+        if device.find('teaming') is None:
+            kind = device.get('type', 'host') if device.tag == 'hostdev' else 'network'
+            return f'has a {kind} device of its host, which cannot migrate: detach it first'
+    return None
+
+
+def obstacle_of(domain: Any) -> str:
+    """Return why a guest cannot be moved while it is off, or ''."""
+    if not domain.isPersistent():
+        return f'is transient, and would be gone when it is off: {remedies.offer(remedies.Kind.DEFINE)}'
+    if domain.hasManagedSaveImage(0):
+        remedy = remedies.offer(remedies.Kind.DISCARD_SAVED_STATE)
+        return f'has a saved state, which only its host has: {remedy}'
+    if domain.snapshotNum(0):
+        return f'has snapshots, which only its host knows: {remedies.offer(remedies.Kind.DELETE_SNAPSHOTS)}'
+    return ''
