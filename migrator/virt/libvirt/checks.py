@@ -18,7 +18,7 @@ from oslo_config import cfg
 
 from migrator import exception
 from migrator.objects import Instance, LiveMigrateData
-from migrator.virt.libvirt import storage
+from migrator.virt.libvirt import identity, storage
 
 #: A host name that is safe in a URI and in the command line of ssh, where a leading hyphen begins an option.
 _HOST_NAME = re.compile('[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}')
@@ -195,7 +195,7 @@ def block_migration(instance: Instance, migrate_data: LiveMigrateData, disks: li
         )
     # The destination itself checks the space for the other disks, which may be on any of its file systems.
     place = os.path.dirname(str(migrate_data.destination.get('check_file', '')))
-    needed = storage.needed([disk for disk in copied if place and storage.is_below(disk.path, place)], migrate_data)
+    needed = storage.needed([disk for disk in copied if place and identity.is_below(disk.path, place)], migrate_data)
     left = int(migrate_data.destination.get('disk_available') or 0)
     if needed > left:
         raise exception.MigrationPreCheckError(

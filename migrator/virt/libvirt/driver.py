@@ -20,7 +20,7 @@ from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
 from migrator.virt import driver
 from migrator.virt.driver import Verdict
-from migrator.virt.libvirt import checks, plans, records, storage
+from migrator.virt.libvirt import checks, identity, plans, records, storage
 from migrator.virt.libvirt.base import on_disk
 from migrator.virt.libvirt.cold_migration.here import ResizingDriver
 from migrator.virt.libvirt.definition import consoles
@@ -105,9 +105,9 @@ class LibvirtDriver(ResizingDriver):
         sees = _holds(check_file, str(there.get('check_token', '')))
 
         def is_shared(path: str) -> bool:
-            if check_file and storage.is_below(path, os.path.dirname(check_file)):
+            if check_file and identity.is_below(path, os.path.dirname(check_file)):
                 return sees
-            return storage.filesystem_of(path) in storage.SHARED_FILESYSTEMS
+            return identity.filesystem_of(path) in identity.SHARED_FILESYSTEMS
 
         def ask(connection: Any) -> dict[str, Any]:
             domain, capabilities = connection.lookupByUUIDString(instance.uuid), connection.getCapabilities()
@@ -139,7 +139,7 @@ class LibvirtDriver(ResizingDriver):
             checks.refuse_local_volumes(instance, volumes, is_shared)
             if not sees:
                 place = os.path.dirname(check_file)
-                checks.refuse_unseen(instance, [disk for disk in facts['disks'] if storage.is_below(disk.path, place)])
+                checks.refuse_unseen(instance, [disk for disk in facts['disks'] if identity.is_below(disk.path, place)])
         except OSError as error:
             raise exception.MigrationPreCheckError(
                 reason=f'cannot examine a disk of guest {instance.uuid}: {error}'
@@ -201,7 +201,7 @@ class LibvirtDriver(ResizingDriver):
         for facts in migrate_data.source.get('volumes', []):
             self._incoming.check(storage.Disk.of(facts), self.conf.instances_path)
         for path in migrate_data.source.get('logs', []):
-            if storage.is_below(path, self.conf.instances_path):
+            if identity.is_below(path, self.conf.instances_path):
                 self._incoming.make_log_directory(instance.uuid, path)
         token.raise_if_cancelled()
         return migrate_data.replace(destination={**migrate_data.destination, 'ready': True})

@@ -19,7 +19,7 @@ from oslo_log import log as logging
 
 from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
-from migrator.virt.libvirt import records, storage
+from migrator.virt.libvirt import identity, records, storage
 from migrator.virt.libvirt.base import HostDriver, on_disk
 from migrator.virt.libvirt.definition import consoles
 from migrator.virt.libvirt.definition.disks import chain_of, writable_disks
@@ -128,7 +128,7 @@ class EvacuatingDriver(HostDriver):
         """
         definition = self._definition(migrate_data)
         for path in storage.logs_of(ElementTree.fromstring(definition)):  # noqa: S314 -- libvirt wrote it
-            if storage.is_below(path, self.conf.instances_path):
+            if identity.is_below(path, self.conf.instances_path):
                 self._incoming.make_log_directory(instance.uuid, path)
 
         def start(connection: Any) -> None:
@@ -213,7 +213,7 @@ def describe(
     for disk in writable_disks(connection, definition):
         try:
             for path in chain_of(disk, in_use=True):
-                files[path] = storage.identify(path, instances_path, new_uuid)
+                files[path] = identity.identify(path, instances_path, new_uuid)
         except (OSError, exception.DriverError) as error:
             files[disk.path] = {'error': str(error)}
     obstacle = why_immovable(domain)
@@ -287,7 +287,7 @@ def _refuse_other(
     if 'error' in facts:
         problem = f'{instance.host} could not identify it: {facts["error"]}'
     else:
-        problem = storage.difference(path, facts)
+        problem = identity.difference(path, facts)
     if problem:
         raise exception.MigrationPreCheckError(
             reason=f'{path} (disk {disk.target} of guest {instance.uuid}) cannot be shown to be the same at '

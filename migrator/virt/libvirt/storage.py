@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import glob
 import os
 import pathlib
-import re
 import shutil
-import stat
 import subprocess
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -23,19 +20,8 @@ from xml.etree import ElementTree
 
 from migrator import exception
 from migrator.objects import LiveMigrateData
-from migrator.virt.libvirt import records
+from migrator.virt.libvirt import identity, records
 
-#: File systems that hosts share by their nature, by the kernel's names.
-SHARED_FILESYSTEMS = frozenset(
-    {
-        '9p', 'afs', 'beegfs', 'ceph', 'cifs', 'fuse.ceph', 'fuse.glusterfs', 'fuse.mfs', 'fuse.sshfs', 'gfs2', 'gpfs',
-        'lustre', 'nfs', 'nfs4', 'ocfs2', 'pvfs2', 'smb3', 'virtiofs', 'vxfs',
-    }
-)  # fmt: skip
-#: How the kernel writes a blank and the like in the name of a mount point.
-_OCTAL = re.compile(rb'\\([0-7]{3})')
-#: The prefix of the name of a marker.
-MARKER = '.migrator-directory-'
 #: The cache modes with which the host's page cache holds no data of the disk that another host would miss.
 _UNCACHED = ('none', 'directsync')
 #: The advice if the file in the way of a copy has the inode of the disk to copy.
@@ -160,47 +146,8 @@ def with_identity(disk: Disk, is_shared: Callable[[str], bool]) -> Disk:
         shared = disk.shared or is_shared(disk.path)
         return dataclasses.replace(disk, inode=os.stat(disk.path).st_ino, shared=shared)
     if disk.kind == 'block':
-        return dataclasses.replace(disk, identity=identity_of(disk.path))
+        return dataclasses.replace(disk, identity=identity.device_of(disk.path))
     return disk
-
-
-def filesystem_of(path: str, mounts: str = '/proc/self/mountinfo') -> str:
-    """Return the kernel's name of the file system that a path is on, or '' if it is unknown."""
-    best, found = b'', ''
-    # The name of a mount point is bytes in any encoding, or in none.
-    real = os.fsencode(os.path.realpath(path))
-    with open(mounts, 'rb') as lines:
-        for line in lines:
-            before, _, after = line.partition(b' - ')
-            point = _OCTAL.sub(lambda code: bytes([int(code[1], 8)]), before.split()[4])
-            within = real == point or real.startswith(point.rstrip(b'/') + b'/')
-            # A later mount at the same point hides an earlier one.
-            if within and len(point) >= len(best):
-                best, found = point, after.split()[0].decode(errors='replace')
-    return found
-
-
-def identity_of(path: str, devices: str = '/sys/dev/block') -> str:
-    """Return an identifier of a block device that is the same on every host.
-
-    This is the World Wide Name of the device, or the uuid of a logical volume; '' if there is neither.
-    """
-    try:
-        number = os.stat(path).st_rdev
-    except OSError:
-        return ''
-    device = pathlib.Path(devices) / f'{os.major(number)}:{os.minor(number)}'
-    for name in ('wwid', 'device/wwid', 'dm/uuid'):
-        with contextlib.suppress(OSError):
-            if found := (device / name).read_text().strip():
-                return found
-    return ''
-
-
-def is_below(path: str, directory: str) -> bool:
-    """Return whether a path is in a directory, after all symbolic links are resolved."""
-    real = os.path.realpath(directory)
-    return bool(path) and os.path.commonpath([real, os.path.realpath(path)]) == real
 
 
 def existing(directory: str) -> str:
@@ -287,15 +234,15 @@ class IncomingDisks:
             self._check_device(disk)
         if disk.kind != 'file' or pathlib.Path(disk.path).is_relative_to(os.path.abspath(instances_path)):
             return
-        kind = filesystem_of(disk.path)
-        if kind not in SHARED_FILESYSTEMS and os.stat(disk.path).st_ino != disk.inode:
+        kind = identity.filesystem_of(disk.path)
+        if kind not in identity.SHARED_FILESYSTEMS and os.stat(disk.path).st_ino != disk.inode:
             raise exception.MigrationPreCheckError(
                 reason=f'the source reports {disk.path} (disk {disk.target}) as shared, and on host {self._host} it is '
                 f'another file, on {kind}, which hosts do not share: mount the storage of the source there'
             )
 
     def _check_device(self, disk: Disk) -> None:
-        here = identity_of(disk.path)
+        here = identity.device_of(disk.path)
         if here and here == disk.identity:
             return
         was, is_ = disk.identity or 'unknown', here or 'unknown'
@@ -483,64 +430,3 @@ def remove_file(path: str, inode: int) -> bool:
     except FileNotFoundError:
         return False
     return True
-
-
-# --- whether two hosts have the same file, seen without a message between them ---------------------------------------
-#
-# One host leaves an empty file with a random name, the marker, in the directory of the file, and reports the name. A
-# host that has a marker of this name sees that directory, and not one of its own that has the same path and, perhaps,
-# an old copy of the file.
-
-
-def identify(path: str, instances_path: str, new_uuid: Callable[[], str]) -> dict[str, Any]:
-    """Return what identifies a file or a block device on every host that has it.
-
-    In instances_path all guests have one marker, so that the directory of a guest can be removed with its last disk.
-
-    :param new_uuid: returns a name for a new marker.
-    :raises OSError: the file cannot be examined, or the marker cannot be created.
-    """
-    found = os.stat(path)
-    if stat.S_ISBLK(found.st_mode):
-        return {'device': identity_of(path)}
-    directory = os.path.dirname(os.path.realpath(path))
-    if is_below(path, instances_path) and os.stat(instances_path).st_dev == found.st_dev:
-        directory = os.path.abspath(instances_path)
-    marker = _marker(directory, new_uuid)
-    return {'marker': marker, 'inode': os.stat(marker).st_ino}
-
-
-def difference(path: str, facts: dict[str, Any]) -> str:
-    """Return why a file or a block device may differ from the other host's, or '' if it is the same.
-
-    :param facts: what the other host has returned from :func:`identify`.
-    :raises OSError: the file cannot be examined.
-    """
-    found = os.stat(path)
-    if stat.S_ISBLK(found.st_mode):
-        here, there = identity_of(path), facts.get('device')
-        same = here and here == there
-        return '' if same else f'the identity of the device is {here or "unknown"} here and {there or "unknown"} there'
-    marker = str(facts.get('marker', ''))
-    try:
-        mark = os.stat(marker)
-    except FileNotFoundError:
-        return f'{marker or "a file"}, which the other host left beside it, is missing here'
-    if mark.st_dev != found.st_dev or not is_below(path, os.path.dirname(marker)):
-        return f'it is not on the file system of {marker} here'
-    kind = filesystem_of(marker)
-    if kind not in SHARED_FILESYSTEMS and mark.st_ino != facts.get('inode'):
-        return f'{marker} is a copy here, on {kind}, which hosts do not share'
-    return ''
-
-
-def _marker(directory: str, new_uuid: Callable[[], str]) -> str:
-    """Return the marker of a directory, which is created if it is missing.
-
-    Two hosts that create one at the same time leave two. Each of them identifies the directory.
-    """
-    if found := glob.glob(f'{glob.escape(directory)}/{MARKER}*'):
-        return min(found)
-    path = f'{directory}/{MARKER}{new_uuid()}'
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o444))
-    return path

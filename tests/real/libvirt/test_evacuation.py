@@ -15,7 +15,7 @@ pytest.importorskip('libvirt', reason='the module libvirt is not installed')
 
 from migrator import exception
 from migrator.objects import Instance, LiveMigrateData
-from migrator.virt.libvirt import storage
+from migrator.virt.libvirt import identity
 from tests.real.libvirt.bench import LibvirtBench, instance_of
 from tests.real.libvirt.lab import guests, hosts
 from tests.real.servers import process
@@ -129,7 +129,7 @@ def test_disk_of_the_dead_host_alone_is_refused_and_so_is_a_stale_copy_of_it(ben
     data = described(bench, instance)
     assert 'error' in data.source['files'][str(path)]
     definition = data.source['xml'].replace(str(path), str(image))
-    marker = storage.identify(str(image), str(bench.lab.shared), lambda: 'one')
+    marker = identity.identify(str(image), str(bench.lab.shared), lambda: 'one')
     data = LiveMigrateData(source={**data.source, 'xml': definition, 'files': {str(image): marker}})
     bench.alpha.power_off()
     bench.destination.check_can_evacuate(instance, data)

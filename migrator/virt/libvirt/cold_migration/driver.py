@@ -19,7 +19,7 @@ from oslo_log import log as logging
 
 from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
-from migrator.virt.libvirt import checks, evacuation, plans, records, storage
+from migrator.virt.libvirt import checks, evacuation, identity, plans, records, storage
 from migrator.virt.libvirt.base import on_disk
 from migrator.virt.libvirt.cold_migration import copies, resizes, users
 from migrator.virt.libvirt.connection import POLL_INTERVAL, Connection
@@ -440,5 +440,5 @@ def _why_kept(disk: storage.Disk, named: storage.Disk) -> str:
         return 'is a volume of a storage pool'
     if disk.shared:
         return 'is defined as shareable'
-    kind = storage.filesystem_of(disk.path)
-    return f'is on {kind}' if kind in storage.SHARED_FILESYSTEMS else ''
+    kind = identity.filesystem_of(disk.path)
+    return f'is on {kind}' if kind in identity.SHARED_FILESYSTEMS else ''

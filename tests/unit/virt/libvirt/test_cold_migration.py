@@ -11,7 +11,7 @@ libvirt = pytest.importorskip('libvirt')
 
 from migrator import exception  # noqa: E402 -- what is tested needs libvirt
 from migrator.objects import LiveMigrateData  # noqa: E402 -- as above
-from migrator.virt.libvirt import evacuation, guest, records, storage  # noqa: E402 -- as above
+from migrator.virt.libvirt import evacuation, guest, identity, records, storage  # noqa: E402 -- as above
 from tests.unit.virt.libvirt.daemon import INSTANCE, Domain, a_disk, definition  # noqa: E402 -- as above
 from tests.unit.virt.libvirt.two_hosts import Clock  # noqa: E402 -- as above
 
@@ -64,7 +64,7 @@ def test_disk_that_is_never_copied_is_refused_where_it_is_missing(hosts, disk, m
 
 
 def test_disk_on_a_file_system_of_several_hosts_is_not_copied(local, monkeypatch):
-    monkeypatch.setattr(storage, 'filesystem_of', lambda _path: 'nfs4')
+    monkeypatch.setattr(identity, 'filesystem_of', lambda _path: 'nfs4')
     with pytest.raises(exception.MigrationPreCheckError, match=r'does not see .* not copied, because it is on nfs4'):
         local.checked()
 

@@ -12,7 +12,7 @@ import pytest
 
 from migrator import exception
 from migrator.objects import LiveMigrateData
-from migrator.virt.libvirt import records, storage
+from migrator.virt.libvirt import identity, records, storage
 
 UUID = '00000000-0000-4000-8000-000000000001'
 
@@ -182,11 +182,11 @@ def test_other_file_at_the_path_of_a_shared_disk_is_refused(incoming, tmp_path, 
     disk = tmp_path / 'data' / 'disk'
     disk.parent.mkdir()
     disk.touch()
-    monkeypatch.setattr(storage, 'filesystem_of', lambda _path: 'ext4')
+    monkeypatch.setattr(identity, 'filesystem_of', lambda _path: 'ext4')
     with pytest.raises(exception.MigrationPreCheckError, match='ext4'):
         incoming.check(a_disk(disk, shared=True, inode=1), str(tmp_path / 'instances'))
     incoming.check(a_disk(disk, shared=True, inode=disk.stat().st_ino), str(tmp_path / 'instances'))
-    monkeypatch.setattr(storage, 'filesystem_of', lambda _path: 'nfs4')
+    monkeypatch.setattr(identity, 'filesystem_of', lambda _path: 'nfs4')
     incoming.check(a_disk(disk, shared=True, inode=1), str(tmp_path / 'instances'))
 
 
@@ -232,7 +232,7 @@ MOUNTS = (
 )
 def test_file_system_of_a_path_is_found(tmp_path, path, kind):
     (tmp_path / 'mountinfo').write_bytes(MOUNTS)
-    assert storage.filesystem_of(path, str(tmp_path / 'mountinfo')) == kind
+    assert identity.filesystem_of(path, str(tmp_path / 'mountinfo')) == kind
 
 
 def test_free_space_of_a_missing_directory_is_zero(tmp_path):
@@ -244,10 +244,10 @@ def test_path_below_a_directory_is_recognized_through_links(tmp_path):
     (tmp_path / 'real').mkdir()
     (tmp_path / 'link').symlink_to(tmp_path / 'real')
     (tmp_path / 'real' / 'out').symlink_to('/dev/null')
-    assert storage.is_below(str(tmp_path / 'link' / 'disk'), str(tmp_path / 'real'))
-    assert storage.is_below(str(tmp_path / 'real' / 'disk'), str(tmp_path / 'link'))
-    assert not storage.is_below(str(tmp_path / 'really' / 'disk'), str(tmp_path / 'real'))
-    assert not storage.is_below(str(tmp_path / 'real' / 'out'), str(tmp_path / 'real'))
+    assert identity.is_below(str(tmp_path / 'link' / 'disk'), str(tmp_path / 'real'))
+    assert identity.is_below(str(tmp_path / 'real' / 'disk'), str(tmp_path / 'link'))
+    assert not identity.is_below(str(tmp_path / 'really' / 'disk'), str(tmp_path / 'real'))
+    assert not identity.is_below(str(tmp_path / 'real' / 'out'), str(tmp_path / 'real'))
 
 
 def test_disk_behind_a_link_is_removed_with_the_link(tmp_path):
@@ -257,23 +257,12 @@ def test_disk_behind_a_link_is_removed_with_the_link(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize('name', ['wwid', 'device/wwid', 'dm/uuid'])
-def test_block_device_is_identified_by_its_kernel_identifier(tmp_path, name):
-    number = os.stat('/dev/null').st_rdev
-    file = tmp_path / f'{os.major(number)}:{os.minor(number)}' / name
-    file.parent.mkdir(parents=True)
-    file.write_text('naa.600140512345\n')
-    assert storage.identity_of('/dev/null', str(tmp_path)) == 'naa.600140512345'
-    assert storage.identity_of('/dev/zero', str(tmp_path)) == ''
-    assert storage.identity_of('/nowhere', str(tmp_path)) == ''
-
-
 @pytest.mark.parametrize(('was', 'is_'), [('naa.1', 'naa.2'), ('', ''), ('naa.1', ''), ('', 'naa.1')])
 def test_device_of_the_same_name_that_may_be_another_is_refused(incoming, monkeypatch, was, is_):
-    monkeypatch.setattr(storage, 'identity_of', lambda _path: is_)
+    monkeypatch.setattr(identity, 'device_of', lambda _path: is_)
     with pytest.raises(exception.MigrationPreCheckError, match='cannot be shown to be the same device at beta'):
         incoming.check(storage.Disk(target='vdb', kind='block', path='/dev/null', identity=was), '/instances')
-    monkeypatch.setattr(storage, 'identity_of', lambda _path: 'naa.1')
+    monkeypatch.setattr(identity, 'device_of', lambda _path: 'naa.1')
     incoming.check(storage.Disk(target='vdb', kind='block', path='/dev/null', identity='naa.1'), '/instances')
 
 
