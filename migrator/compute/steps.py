@@ -40,7 +40,12 @@ class LiveMigrationSteps(Steps):
 
     @step()
     def check_can_live_migrate_destination(
-        self, work: Work, instance: Instance, block_migration: bool | None, disk_over_commit: bool
+        self,
+        work: Work,
+        instance: Instance,
+        block_migration: bool | None,
+        disk_over_commit: bool,
+        definition: dict[str, Any],
     ) -> LiveMigrateData:
         """Return the data that the source needs for its check, or refuse the guest (destination).
 
@@ -49,7 +54,7 @@ class LiveMigrationSteps(Steps):
         :raises migrator.exception.MigrationPreCheckError: this host cannot take the guest; the message says why.
         """
         refuse_if_present(self.driver, self.host, instance)
-        found = self.driver.check_can_live_migrate_destination(instance, block_migration, disk_over_commit)
+        found = self.driver.check_can_live_migrate_destination(instance, block_migration, disk_over_commit, definition)
         return returned(work.step, found)
 
     @step()

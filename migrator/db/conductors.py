@@ -160,9 +160,22 @@ _PENDING = sa.exists().where(
 _FORCED_DOWN = sa.exists().where(
     _S.c.host == _T.c.source_compute, _S.c.binary == COMPUTE_BINARY, _S.c.forced_down == sa.true()
 )
+_D = models.GUEST_DEFINITIONS
+#: What the destination's check of a live migration needs.
+_DEFINITION = (
+    sa.select(_D.c.definition)
+    .where(
+        _D.c.instance_uuid == _T.c.instance_uuid,
+        _D.c.host == _T.c.source_compute,
+        _T.c.migration_type == MigrationType.LIVE_MIGRATION,
+        _T.c.checked_at.is_(None),
+    )
+    .scalar_subquery()
+)
 _READ = (
     sa.select(
         *(_T, _PENDING.label('has_source_cleanup'), _FORCED_DOWN.label('source_forced_down'), *boot_columns(_T)),
+        _DEFINITION.label('stored_definition'),
         *(column.label(_OF_INSTANCE + column.name) for column in _I.c),
     )
     .outerjoin(_I, _I.c.uuid == _T.c.instance_uuid)
@@ -232,6 +245,8 @@ class Owned:
     source_forced_down: bool | None = None
     #: Host -> its boot_id, in the epoch of the migration.
     boots: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+    #: What the source has reported of the guest; {}: nothing, or a check of the destination needs it no more.
+    definition: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -323,6 +338,7 @@ def read_owned(session: Any, uuids: Sequence[str], owner: str | None = None) -> 
             has_source_cleanup=bool(row.has_source_cleanup),
             source_forced_down=bool(row.source_forced_down),
             boots=boots_in(row),
+            definition=row.stored_definition or {},
         )
         for row in rows
     ]

@@ -174,13 +174,19 @@ class ComputeDriver(ColdMigration, Reporting, abc.ABC):
 
     @abc.abstractmethod
     def check_can_live_migrate_destination(
-        self, instance: Instance, block_migration: bool | None, disk_over_commit: bool
+        self,
+        instance: Instance,
+        block_migration: bool | None,
+        disk_over_commit: bool,
+        definition: dict[str, Any] | None = None,
     ) -> LiveMigrateData:
         """Check whether this host can take the guest, and return what the source needs for its own check.
 
         The check may leave something behind, such as a temporary file.
         :meth:`cleanup_live_migration_destination_check` removes it.
 
+        :param definition: what the source has reported in :meth:`get_definition`, perhaps long ago. The guest may have
+            changed since. So this host refuses nothing because of it: the source knows whether it is still true.
         :raises migrator.exception.MigrationPreCheckError: this host cannot take the guest. The message says why.
         """
 

@@ -272,7 +272,11 @@ class SimpleDriver(EvacuatingDriver):
     # --- checks ------------------------------------------------------------------------------------------------------
 
     def check_can_live_migrate_destination(
-        self, instance: Instance, block_migration: bool | None, disk_over_commit: bool
+        self,
+        instance: Instance,
+        block_migration: bool | None,
+        disk_over_commit: bool,
+        definition: dict[str, Any] | None = None,
     ) -> LiveMigrateData:
         """See :meth:`driver.ComputeDriver.check_can_live_migrate_destination`."""
         if block_migration:

@@ -276,6 +276,8 @@ class MigrationContext:
         self.source_forced_down = owned.source_forced_down
         #: Host -> its boot_id. The start of a host raises the epoch, so they hold for as long as the guard does.
         self.boots: dict[str, str | None] = dict(owned.boots)
+        #: What the source has reported of the guest, perhaps long ago.
+        self.definition = dict(owned.definition)
         self.replies = Replies(tools.threads.clock, settling)
         self.ledger = Ledger(tools.threads.clock)
         self.times = StepTimes(

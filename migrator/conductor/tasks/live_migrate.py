@@ -94,7 +94,11 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
 
 def check_can_live_migrate_destination(m: MigrationContext) -> Verdict:
     """Run the check at the destination. Without a reply it fails, since the next candidate may be better."""
-    wanted = {'block_migration': m.row.block_migration, 'disk_over_commit': m.row.disk_over_commit}
+    wanted = {
+        'block_migration': m.row.block_migration,
+        'disk_over_commit': m.row.disk_over_commit,
+        'definition': m.definition,
+    }
     return hosts.check(m, m.destination, 'check_can_live_migrate_destination', **wanted)
 
 

@@ -8,6 +8,7 @@ It meets the contract of :mod:`migrator.virt.driver`, including the refusals.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from migrator import exception
 from migrator.objects import GuestState, Instance, LiveMigrateData
@@ -30,7 +31,11 @@ class FakeDriver(EvacuatingDriver, ResizingDriver):
 
     @phase
     def check_can_live_migrate_destination(
-        self, instance: Instance, block_migration: bool | None, disk_over_commit: bool
+        self,
+        instance: Instance,
+        block_migration: bool | None,
+        disk_over_commit: bool,
+        definition: dict[str, Any] | None = None,
     ) -> LiveMigrateData:
         """See :meth:`driver.ComputeDriver.check_can_live_migrate_destination`."""
         hypervisor, shared = self.hypervisor, self._world.shared_storage

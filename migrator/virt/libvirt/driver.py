@@ -10,7 +10,7 @@ from __future__ import annotations
 import glob
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 from xml.etree import ElementTree
 
@@ -22,15 +22,19 @@ from migrator.virt import driver
 from migrator.virt.driver import Verdict
 from migrator.virt.libvirt import checks, identity, plans, records, storage
 from migrator.virt.libvirt.base import on_disk
+from migrator.virt.libvirt.cold_migration import copies
+from migrator.virt.libvirt.cold_migration.driver import copied_to
 from migrator.virt.libvirt.cold_migration.here import ResizingDriver
 from migrator.virt.libvirt.definition import consoles
-from migrator.virt.libvirt.definition.disks import volumes_of
-from migrator.virt.libvirt.definition.needs import needs_of, refuse_missing
-from migrator.virt.libvirt.definition.obstacles import why_immovable
+from migrator.virt.libvirt.definition.disks import files_read, volumes_of
+from migrator.virt.libvirt.definition.needs import files_of, missing_files
+from migrator.virt.libvirt.definition.obstacles import refuse_merging, why_immovable
 from migrator.virt.libvirt.host import host_cpu, host_uuid
 
 #: The prefix of the file that the destination's check leaves in instances_path, and that the source looks for.
 CHECK_FILE = '.migrator-check-'
+#: What the drafts of a live migration are named after. A guest has one at a time, whose rollback removes them.
+_LIVE = 'live'
 
 
 class LibvirtDriver(ResizingDriver):
@@ -39,7 +43,11 @@ class LibvirtDriver(ResizingDriver):
     # --- checks ------------------------------------------------------------------------------------------------------
 
     def check_can_live_migrate_destination(
-        self, instance: Instance, block_migration: bool | None, disk_over_commit: bool
+        self,
+        instance: Instance,
+        block_migration: bool | None,
+        disk_over_commit: bool,
+        definition: dict[str, Any] | None = None,
     ) -> LiveMigrateData:
         """See :meth:`driver.ComputeDriver.check_can_live_migrate_destination`."""
         guest = self.get_guest(instance.uuid)
@@ -59,6 +67,7 @@ class LibvirtDriver(ResizingDriver):
         if obstacle := libvirt_conf.require_encryption and plans.unencrypted(self.conf, live=True):
             raise exception.MigrationPreCheckError(reason=obstacle)
         facts = self.connection.call('check_can_live_migrate_destination', ask)
+        judged = self._judge_stored(instance, definition or {})
         token = self._threads.new_uuid()
         # An NFS client caches for a minute that a file does not exist. So each check uses a new name.
         path = f'{self._check_file(instance)}-{token}'
@@ -83,6 +92,7 @@ class LibvirtDriver(ResizingDriver):
                 'native_tls': libvirt_conf.live_migration_with_native_tls,
                 'require_encryption': libvirt_conf.require_encryption,
                 'listens': consoles.of_host(self.conf),
+                **judged,
             },
         )
 
@@ -130,6 +140,9 @@ class LibvirtDriver(ResizingDriver):
         checks.refuse_hypervisor(self.host, facts, there)
         if obstacle := plans.another_host(self.conf, there, self._threads):
             raise exception.MigrationPreCheckError(reason=obstacle)
+        # What the destination has judged may be an hour old. It counts if the definition is still the same.
+        if there.get('refusal') and there.get('judged') == identity.digest_of(facts['later']):
+            raise exception.MigrationPreCheckError(reason=str(there['refusal']))
         xml = ElementTree.fromstring(facts['xml'])  # noqa: S314 -- libvirt wrote it
         if facts['obstacle'] is not None:
             raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} {facts["obstacle"]}')
@@ -146,6 +159,9 @@ class LibvirtDriver(ResizingDriver):
             ) from error
         checks.refuse_encrypted(instance, xml, disks, there.get('host'))
         block = checks.block_migration(instance, migrate_data, disks, sees)
+        for disk in disks:
+            if not disk.shared:
+                refuse_merging(instance, disk, live=True)
         return migrate_data.replace(
             block_migration=block,
             is_shared_storage=not block,
@@ -159,7 +175,8 @@ class LibvirtDriver(ResizingDriver):
                 'copied_gib': [disk.size / 2**30 for disk in disks if not disk.shared],
                 'volumes': [vars(disk) for disk in volumes],
                 'logs': storage.logs_of(xml),
-                'needs': needs_of(xml),
+                'xml': facts['xml'],
+                'files_read': [vars(disk) for disk in files_read(facts['xml'], self.conf.instances_path)],
                 'own_addresses': consoles.own(self.conf, facts['xml'], facts['later']),
             },
         )
@@ -185,12 +202,12 @@ class LibvirtDriver(ResizingDriver):
                 reason=f'host {self.host} already has guest {instance.uuid}, which is {guest.state}'
             )
         self._refuse_processor(migrate_data)
-        needs = migrate_data.source.get('needs') or {}
-        self.connection.call('pre_live_migration', lambda each: refuse_missing(each, self.host, instance, needs))
+        made = self._incoming.received(instance.uuid)
+        missing = self._missing('pre_live_migration', instance, migrate_data.source, made)
         # An earlier migration of the guest away from here left this record. The guest has gone since.
         self._records.remove(records.OUTGOING, instance.uuid)
         self._incoming.begin(instance.uuid)
-        copied = [disk for disk in storage.disks_of(migrate_data) if not disk.shared]
+        copied = [disk for disk in storage.disks_of(migrate_data) if not disk.shared] + missing
         self._incoming.refuse_too_little(instance.uuid, copied, migrate_data)
         for disk in storage.disks_of(migrate_data):
             token.raise_if_cancelled()
@@ -203,8 +220,16 @@ class LibvirtDriver(ResizingDriver):
         for path in migrate_data.source.get('logs', []):
             if identity.is_below(path, self.conf.instances_path):
                 self._incoming.make_log_directory(instance.uuid, path)
+        drafts = {}
+        for disk in missing:
+            token.raise_if_cancelled()
+            draft = copies.draft_of(disk, instance.uuid, _LIVE)
+            drafts[disk.target] = self._incoming.receive(instance.uuid, disk, draft)
         token.raise_if_cancelled()
-        return migrate_data.replace(destination={**migrate_data.destination, 'ready': True})
+        # The definition has been judged. The source has its own, so that it need not travel again.
+        source = {name: value for name, value in migrate_data.source.items() if name != 'xml'}
+        ready = {'ready': True, 'copies': drafts, 'owner': [os.geteuid(), os.getegid()]}
+        return migrate_data.replace(source=source, destination={**migrate_data.destination, **ready})
 
     @on_disk
     def live_migration(
@@ -217,7 +242,9 @@ class LibvirtDriver(ResizingDriver):
         """See :meth:`driver.ComputeDriver.live_migration`."""
 
         def planned(guest: protocol.Guest) -> plans.Plan:
-            return plans.plan(self.connection, self.conf, guest, instance, destination, migrate_data)
+            found = plans.plan(self.connection, self.conf, guest, instance, destination, migrate_data)
+            self._send_files(instance, migrate_data)
+            return found
 
         return self.jobs.run(instance.uuid, planned, started)
 
@@ -243,6 +270,7 @@ class LibvirtDriver(ResizingDriver):
     def post_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """See :meth:`driver.ComputeDriver.post_live_migration_at_source`."""
         copied = [disk for disk in storage.disks_of(migrate_data) if not disk.shared]
+        copied += [disk for disk, _draft in copied_to(migrate_data)]
         self._remove_moved('post_live_migration_at_source', instance, copied)
 
     @on_disk
@@ -261,6 +289,7 @@ class LibvirtDriver(ResizingDriver):
                 domain.setAutostart(1)
 
         self.connection.call('post_live_migration_at_destination', persist)
+        self._remove_received('post_live_migration_at_destination', instance)
         self._incoming.keep(instance.uuid)
 
     @on_disk
@@ -286,6 +315,7 @@ class LibvirtDriver(ResizingDriver):
             raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=phase)
         if guest.incoming:
             self._remove(phase, instance, (GuestState.WAITING,))
+        self._remove_received(phase, instance)
         self._incoming.remove(instance.uuid)
         self.cleanup_live_migration_destination_check(instance)
 
@@ -293,6 +323,41 @@ class LibvirtDriver(ResizingDriver):
 
     def _check_file(self, instance: Instance) -> str:
         return os.path.join(os.path.abspath(self.conf.instances_path), f'{CHECK_FILE}{instance.uuid}-{self.host}')
+
+    def _judge_stored(self, instance: Instance, definition: dict[str, Any]) -> dict[str, str]:
+        """Return why this host could not run a guest of a stored definition, and which that is."""
+        if not definition.get('xml'):
+            return {}
+        try:
+            self._missing('check_can_live_migrate_destination', instance, definition)
+        except exception.MigrationPreCheckError as error:
+            return {'judged': identity.digest_of(definition['xml']), 'refusal': str(error)}
+        return {}
+
+    def _missing(
+        self, phase: str, instance: Instance, source: dict[str, Any], made: Collection[str] = ()
+    ) -> list[storage.Disk]:
+        """Return the files of a guest that this host lacks; see :func:`.needs.missing_files`."""
+        here = consoles.moved(source['xml'], source.get('own_addresses', ()), consoles.of_host(self.conf))
+        files = files_of(source)
+        return self.connection.call(phase, lambda each: missing_files(each, self.host, instance, here, files, made))
+
+    def _send_files(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """Copy the files that the guest only reads and the destination lacks. QEMU copies none of them."""
+        phase, there = 'live_migration', migrate_data.destination
+        copied = copied_to(migrate_data)
+        if not copied:
+            return
+        with self._reaching(phase, there) as destination:
+            for disk, draft in copied:
+                if disk.identity and identity.fingerprint(disk.path) != disk.identity:
+                    reason = f'{disk.path} (disk {disk.target}) has changed since the check: request it again'
+                    raise exception.DriverError(host=self.host, phase=phase, reason=reason)
+                self._send(phase, destination, instance, disk, draft, tuple(there['owner']), made=True)
+
+    def _remove_received(self, phase: str, instance: Instance) -> None:
+        for draft in self._incoming.received(instance.uuid).values():
+            self._remove_drafts(phase, draft)
 
     def _refuse_processor(self, migrate_data: LiveMigrateData) -> None:
         """Refuse a guest whose processor this host does not have.

@@ -22,7 +22,7 @@ from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
 from migrator.virt.libvirt import identity, records, storage
 from migrator.virt.libvirt.base import HostDriver, on_disk
 from migrator.virt.libvirt.definition import consoles
-from migrator.virt.libvirt.definition.disks import chain_of, writable_disks
+from migrator.virt.libvirt.definition.disks import chain_of, files_read, is_still_to_come, writable_disks
 from migrator.virt.libvirt.definition.needs import check_definition
 from migrator.virt.libvirt.definition.obstacles import why_immovable
 from migrator.virt.libvirt.guest import find_domain, remove_domain
@@ -105,7 +105,8 @@ class EvacuatingDriver(HostDriver):
                 reason=f'host {instance.host} has not reported the definition of guest {instance.uuid}, so that no '
                 f'other host can start it: repair {instance.host}, or define the guest by hand'
             )
-        return self.connection.call(phase, lambda each: check(each, self.host, instance, migrate_data))
+        addresses = consoles.of_host(self.conf)
+        return self.connection.call(phase, lambda each: check(each, self.host, instance, migrate_data, addresses))
 
     def _is_active(self, instance: Instance) -> bool:
         return self.get_guest(instance.uuid).state in protocol.ACTIVE
@@ -211,6 +212,9 @@ def describe(
     complete = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE)
     files: dict[str, dict[str, Any]] = {}
     for disk in writable_disks(connection, definition):
+        if is_still_to_come(disk, definition):
+            files[disk.path] = {'absent': True}
+            continue
         try:
             for path in chain_of(disk, in_use=True):
                 files[path] = identity.identify(path, instances_path, new_uuid)
@@ -223,6 +227,7 @@ def describe(
         'persistent': bool(domain.isPersistent()),
         'autostart': bool(domain.autostart()),
         'files': files,
+        'files_read': [vars(disk) for disk in files_read(definition, instances_path)],
         'own_addresses': own(definition),
         'immovable': f'it {obstacle}' if obstacle is not None else None,
     }
@@ -231,17 +236,24 @@ def describe(
 # --- at the destination ----------------------------------------------------------------------------------------------
 
 
-def check(connection: Any, host: str, instance: Instance, migrate_data: LiveMigrateData) -> list[str]:
+def check(
+    connection: Any, host: str, instance: Instance, migrate_data: LiveMigrateData, addresses: dict[str, str]
+) -> list[str]:
     """Check that a host can start a guest, and return the files and devices of its disks.
 
     :param connection: a ``libvirt.virConnect``.
     :param host: the name of this host.
+    :param addresses: of its consoles, as :func:`.consoles.of_host` returns them.
     :raises migrator.exception.MigrationPreCheckError: the host cannot start the guest.
     """
     remedy = f'repair host {instance.host}, or define the guest by hand'
-    disks = check_definition(connection, host, instance, migrate_data, remedy)
-    identities = migrate_data.source.get('files', {})
     other = f'or repair {instance.host} if the disk is its own'
+    disks, missing = check_definition(connection, host, instance, migrate_data, remedy, addresses)
+    for disk in (disk for disk in missing if not disk.optional):
+        raise exception.MigrationPreCheckError(
+            reason=f'host {host} does not have {disk.path} of guest {instance.uuid}: provide it there, {other}'
+        )
+    identities = migrate_data.source.get('files', {})
     return [path for disk in disks for path in files_written(disk, host, instance, identities, disk.shared, other)]
 
 

@@ -100,6 +100,11 @@ def _content(path: pathlib.Path) -> str:
     return ''
 
 
+def digest_of(text: str) -> str:
+    """Return the digest of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def fingerprint(path: str) -> str:
     """Return the size of a file and a digest of samples: those of another file differ.
 

@@ -37,7 +37,7 @@ _MAKE_IMAGE = 60
 
 @dataclasses.dataclass(frozen=True)
 class Disk:
-    """One writable disk of a guest.
+    """One disk of a guest, or another file that it reads.
 
     :ivar target: the name of the disk in the guest, such as ``vda``.
     :ivar kind: libvirt's type of the source: ``file``, ``block``, ``network`` or another.
@@ -48,7 +48,11 @@ class Disk:
     :ivar inode: the inode of a file; 0 for another kind.
     :ivar shared: whether the destination sees the disk too.
     :ivar cache: libvirt's name of the cache mode.
-    :ivar identity: an identifier of a block device that is the same on every host; '' if it is unknown.
+    :ivar identity: an identifier of a block device that is the same on every host; '' if it is unknown. Of a disk in a
+        file that the guest only reads, its fingerprint.
+    :ivar read_only: whether the guest only reads it.
+    :ivar optional: whether the guest starts without it.
+    :ivar copyable: whether a file that the guest only reads is copied to a destination that does not have it.
     """
 
     target: str
@@ -61,6 +65,9 @@ class Disk:
     shared: bool = True
     cache: str = 'default'
     identity: str = ''
+    read_only: bool = False
+    optional: bool = False
+    copyable: bool = False
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Disk:
@@ -105,6 +112,7 @@ def defined_disks(definition: str, read_only: bool = False) -> list[Disk]:
             cache=(driver.get('cache') if driver is not None else None) or 'default',
             # For a file this is found out later, unless the definition marks it as shareable.
             shared=kind != 'file' or element.find('shareable') is not None,
+            read_only=not writable,
         )
         found.append(disk)
     return found
@@ -302,6 +310,48 @@ class IncomingDisks:
                 'move it away'
             ) from None
         draft.unlink()
+
+    def receive(self, instance_uuid: str, disk: Disk, draft: str) -> str:
+        """Make an empty file for one that the guest only reads, unless it was made already.
+
+        The source sends the content to the other name of the file, in the draft.
+
+        :param draft: the directory for it, on the file system of the file.
+        :returns: the directory that has it, which an earlier call may have made.
+        :raises migrator.exception.MigrationPreCheckError: another file is in its place.
+        """
+        facts = self._records.read(records.INCOMING, instance_uuid) or {'files': {}, 'directories': []}
+        if self._is_made(facts, disk.path):
+            return str(facts['drafts'][disk.path])
+        self._make_directory(instance_uuid, facts, pathlib.Path(disk.path).parent)
+        facts['drafts'] = {**facts.get('drafts', {}), disk.path: draft}
+        self._records.write(records.INCOMING, instance_uuid, facts)
+        remove_draft(draft)
+        os.mkdir(draft, 0o700)
+        copy = pathlib.Path(draft, COPY)
+        copy.touch(mode=0o600)
+        os.truncate(copy, disk.size)
+        facts['files'][disk.path] = copy.stat().st_ino
+        self._records.write(records.INCOMING, instance_uuid, facts)
+        try:
+            os.link(copy, disk.path)
+        except FileExistsError:
+            raise exception.MigrationPreCheckError(
+                reason=f'{disk.path} (disk {disk.target}) appeared at {self._host} during the preparation, and is not '
+                'overwritten: move it away'
+            ) from None
+        return draft
+
+    def received(self, instance_uuid: str) -> dict[str, str]:
+        """Return the files that were made for a guest that only reads them: path -> draft."""
+        return dict((self._records.read(records.INCOMING, instance_uuid) or {}).get('drafts', {}))
+
+    def claim(self, instance_uuid: str, path: str) -> None:
+        """Record a file that libvirt has made for a guest, such as its NVRAM, so that a revert removes it."""
+        facts = self._records.read(records.INCOMING, instance_uuid)
+        if facts is not None and os.path.exists(path):
+            facts['files'][path] = os.stat(path).st_ino
+            self._records.write(records.INCOMING, instance_uuid, facts)
 
     def adopt(self, instance_uuid: str, disk: Disk, draft: str) -> None:
         """Give the whole copy of a disk the name of the disk, unless it has it already.

@@ -27,7 +27,8 @@ from tests.real.site import Service, Shape, Site
 PATIENCE = 120.0
 #: What a host sees of its own.
 STATE = '/var/lib/libvirt/migrator'
-_HEADERS = {
+#: Of a request of an administrator.
+HEADERS = {
     'X-Auth-Token': 'admin:admin',
     'X-Roles': 'admin',
     'OpenStack-API-Version': 'compute 2.80',
@@ -109,7 +110,7 @@ class Cloud:
     def request(self, method: str, path: str, **body: Any) -> requests.Response:
         """Send a request to the REST API, and return its answer, which is no refusal."""
         answer = requests.request(
-            method, f'{self.site.url()}/v2.1{path}', headers=_HEADERS, json=body or None, timeout=PATIENCE
+            method, f'{self.site.url()}/v2.1{path}', headers=HEADERS, json=body or None, timeout=PATIENCE
         )
         assert answer.status_code < 400, f'{method} {path}: {answer.status_code} {answer.text}'
         return answer

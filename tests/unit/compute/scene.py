@@ -181,7 +181,7 @@ class Host:
         """
         args: dict[str, Any] = {'migrate_data': self.scene.data}
         if step == 'check_can_live_migrate_destination':
-            args = {'block_migration': None, 'disk_over_commit': False, 'wait': 60.0}
+            args = {'block_migration': None, 'disk_over_commit': False, 'definition': {}, 'wait': 60.0}
         elif step == 'check_can_live_migrate_source':
             args['wait'] = 60.0
         elif step == 'live_migration':

@@ -58,6 +58,7 @@ def call(method: str, api: rpcapi.ComputeAPI) -> None:
         'instance': scene.instance(),
         'block_migration': None,
         'disk_over_commit': False,
+        'definition': {},
         'destination': 'beta',
         'migrate_data': None,
         'commands': [],

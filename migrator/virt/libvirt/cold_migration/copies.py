@@ -82,7 +82,7 @@ def content_of(host: str, disk: storage.Disk, instance_uuid: str) -> Iterator[st
     :param host: the name of this host, for errors.
     :raises migrator.exception.DriverError: the disk is in use or unreadable, or there is no room for the file.
     """
-    if len(chain_of(disk, in_use=False)) <= 1:
+    if len(chain_of(disk, in_use=disk.read_only)) <= 1:
         yield disk.path
         return
     merged = pathlib.Path(f'{disk.path}.{instance_uuid}.merged')
@@ -98,21 +98,26 @@ def content_of(host: str, disk: storage.Disk, instance_uuid: str) -> Iterator[st
         merged.unlink(missing_ok=True)
 
 
-def upload(connection: Any, path: str, draft: str, owner: tuple[int, int]) -> None:
+def upload(connection: Any, path: str, draft: str, owner: tuple[int, int], made: bool = False) -> None:
     """Copy a file to a draft at another host, unless its copy there is whole already.
 
-    Holes are not sent.
+    Holes are not sent. A file that is there already keeps its inode: the destination has made it, and it is empty.
 
     :param connection: a ``libvirt.virConnect`` to the daemon of that host.
     :param owner: the user and the group that own the copy.
+    :param made: whether the destination has made the file.
     """
     who = {'user': owner[0], 'group': owner[1]}
-    pool = _pool(connection, draft, **who)
+    pool = _pool(connection, draft, **who, build=not made)
     if _volume(pool, storage.WHOLE) is None:
-        _delete(pool, storage.COPY)
+        if not made:
+            _delete(pool, storage.COPY)
         with open(path, 'rb', buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            volume = pool.createXML(_VOLUME.format(name=storage.COPY, size=size, mode='0600', **who), 0)
+            if made:
+                volume = pool.storageVolLookupByName(storage.COPY)
+            else:
+                volume = pool.createXML(_VOLUME.format(name=storage.COPY, size=size, mode='0600', **who), 0)
             stream = connection.newStream(0)
             volume.upload(stream, 0, 0, libvirt.VIR_STORAGE_VOL_UPLOAD_SPARSE_STREAM)
             try:
@@ -140,8 +145,11 @@ def delete(connection: Any, draft: str) -> None:
     pool.undefine()
 
 
-def _pool(connection: Any, draft: str, user: int, group: int) -> Any:
-    """Return the storage pool of a draft; create the pool if it does not exist."""
+def _pool(connection: Any, draft: str, user: int, group: int, build: bool = True) -> Any:
+    """Return the storage pool of a draft; create the pool if it does not exist.
+
+    :param build: whether to make the draft too.
+    """
     name = os.path.basename(draft)
     try:
         pool = connection.storagePoolLookupByName(name)
@@ -151,7 +159,11 @@ def _pool(connection: Any, draft: str, user: int, group: int) -> Any:
         xml = _POOL.format(name=escape(name), path=escape(draft), mode='0700', user=user, group=group)
         pool = connection.storagePoolDefineXML(xml, 0)
     if not pool.isActive():
-        pool.create(libvirt.VIR_STORAGE_POOL_CREATE_WITH_BUILD)
+        try:
+            pool.create(libvirt.VIR_STORAGE_POOL_CREATE_WITH_BUILD if build else 0)
+        except libvirt.libvirtError:
+            pool.undefine()
+            raise
     return pool
 
 

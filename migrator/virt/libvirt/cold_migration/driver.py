@@ -8,10 +8,12 @@ the source's. Files of which it has none are copied by the source, through the d
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
+import pathlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import libvirt
@@ -22,11 +24,11 @@ from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
 from migrator.virt.libvirt import checks, evacuation, identity, plans, records, storage
 from migrator.virt.libvirt.base import on_disk
 from migrator.virt.libvirt.cold_migration import copies, resizes, users
-from migrator.virt.libvirt.connection import POLL_INTERVAL, Connection
+from migrator.virt.libvirt.connection import POLL_INTERVAL, Connection, code_of
 from migrator.virt.libvirt.definition import consoles
 from migrator.virt.libvirt.definition.disks import writable_disks
-from migrator.virt.libvirt.definition.needs import check_definition
-from migrator.virt.libvirt.definition.obstacles import obstacle_of
+from migrator.virt.libvirt.definition.needs import check_definition, files_of
+from migrator.virt.libvirt.definition.obstacles import obstacle_of, pending_disk, refuse_merging
 from migrator.virt.libvirt.guest import remove_domain
 
 LOG = logging.getLogger(__name__)
@@ -53,22 +55,24 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         path, new_uuid = os.path.abspath(self.conf.instances_path), self._threads.new_uuid
         own = functools.partial(consoles.own, self.conf)
 
-        def ask(connection: Any) -> tuple[dict[str, Any], list[storage.Disk], str]:
+        def ask(connection: Any) -> tuple[dict[str, Any], list[storage.Disk]]:
             domain = connection.lookupByUUIDString(instance.uuid)
+            if obstacle := obstacle_of(domain) or pending_disk(domain):
+                raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} of {self.host} {obstacle}')
             facts = evacuation.describe(connection, instance.uuid, path, new_uuid, own) or {}
-            disks = writable_disks(connection, facts['xml'])
-            return facts, [measured(domain, disk) for disk in disks], obstacle_of(domain)
+            disks = [disk for disk in writable_disks(connection, facts['xml']) if not _is_absent(facts, disk)]
+            return facts, [measured(domain, disk) for disk in disks]
 
         try:
-            facts, disks, obstacle = self.connection.call('check_can_migrate_source', ask)
+            facts, disks = self.connection.call('check_can_migrate_source', ask)
         except OSError as error:
             raise exception.MigrationPreCheckError(
                 reason=f'cannot examine a disk of guest {instance.uuid} at {self.host}: {error}'
             ) from error
-        if obstacle:
-            raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} of {self.host} {obstacle}')
         if migrate_data.new_flavor is not None:
             facts |= resizes.plan(instance, migrate_data.new_flavor, facts['xml'], disks)
+        for disk in disks:
+            refuse_merging(instance, disk)
         named = {disk.target: disk for disk in storage.defined_disks(facts['xml'])}
         kept = {disk.target: _why_kept(disk, named.get(disk.target, disk)) for disk in disks}
         movable = [disk.path for disk in disks if not kept[disk.target]]
@@ -138,17 +142,12 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         if guest.state == GuestState.SHUTDOWN and power_on and ours.get('token') != _token(migrate_data):
             raise self._error(phase, f'guest {instance.uuid} has been shut off since the check: look where it runs')
         plans.refuse_other_disks(self.connection, phase, instance, checked, libvirt.VIR_DOMAIN_XML_INACTIVE)
-        copied = _copied(migrate_data)
+        copied = copied_to(migrate_data)
         # The configuration may have changed since the checks.
         if copied and plans.must_encrypt(self.conf, there) and (reason := plans.unencrypted(self.conf, live=False)):
             raise self._error(phase, reason)
-        uri = plans.uri_of(self.conf, there)
-        destination = Connection(uri, str(there.get('host')), self._threads, self.connection.deadline)
-        try:
+        with self._reaching(phase, there, bool(copied)) as destination:
             drafts = [draft for _disk, draft in copied]
-            found = destination.identity(phase) if copied else ''
-            if reason := checks.another_host(self.host, uri, there, found):
-                raise self._error(phase, reason)
             if guest.state != GuestState.SHUTDOWN:
                 # What an earlier call may have copied is not what the guest has now.
                 for draft in drafts:
@@ -156,7 +155,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
             facts = {
                 'power_on': power_on,
                 'host': there.get('host'),
-                'uri': uri,
+                'uri': destination.uri,
                 'drafts': drafts,
                 'token': _token(migrate_data),
             }
@@ -167,12 +166,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
             self._records.remove(records.INCOMING, instance.uuid)
             self._power_off(phase, instance.uuid)
             for disk, draft in copied:
-                with copies.content_of(self.host, disk, instance.uuid) as path:
-                    owner = tuple(there['owner'])
-                    sent = functools.partial(copies.upload, path=path, draft=draft, owner=owner)
-                    destination.do(phase, sent, lasts=True)
-        finally:
-            destination.close()
+                self._send(phase, destination, instance, disk, draft, tuple(there['owner']))
 
     @on_disk
     def finish_migration(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
@@ -189,13 +183,15 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
             # An earlier migration of the guest away from here left this record. The guest has gone since.
             self._records.remove(records.OUTGOING, instance.uuid)
             self._incoming.begin(instance.uuid, _token(migrate_data))
-            for disk, draft in _copied(migrate_data):
+            for disk, draft in copied_to(migrate_data):
                 self._incoming.adopt(instance.uuid, disk, draft)
             # The storage may have gone since the check.
             self._sort(phase, instance, migrate_data, migrate_data.destination['copies'])
             resizes.grow(self.host, migrate_data)
             self._start(phase, instance, migrate_data, power_on)
         self._persist(phase, instance, migrate_data)
+        for path in (path for path, facts in migrate_data.source['files'].items() if facts.get('absent')):
+            self._incoming.claim(instance.uuid, path)
         self._incoming.note_arrival(instance.uuid)
 
     # --- the end -----------------------------------------------------------------------------------------------------
@@ -203,7 +199,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
     @on_disk
     def confirm_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """See :meth:`migrator.virt.cold_migration.ColdMigration.confirm_migration_at_source`."""
-        copied = [disk for disk, _draft in _copied(migrate_data)]
+        copied = [disk for disk, _draft in copied_to(migrate_data)]
         self._remove_moved('confirm_migration_at_source', instance, copied)
 
     @on_disk
@@ -215,7 +211,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         # A migration that was abandoned before its checks has made nothing.
         for kind in (records.INCOMING, records.ARRIVED) if migrate_data.destination else ():
             self._incoming.remove(instance.uuid, kind, _token(migrate_data))
-        for _disk, draft in _copied(migrate_data):
+        for _disk, draft in copied_to(migrate_data):
             self._remove_drafts('revert_migration_at_destination', draft)
 
     @on_disk
@@ -243,6 +239,38 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def _reaching(self, phase: str, there: dict[str, Any], now: bool = True) -> Iterator[Connection]:
+        """Yield a connection to the daemon of the destination.
+
+        :param there: what the destination's check has returned.
+        :param now: whether that daemon has to answer, and to be that of the destination.
+        """
+        uri = plans.uri_of(self.conf, there)
+        destination = Connection(uri, str(there.get('host')), self._threads, self.connection.deadline)
+        try:
+            found = destination.identity(phase) if now else ''
+            if reason := checks.another_host(self.host, uri, there, found):
+                raise self._error(phase, reason)
+            yield destination
+        finally:
+            destination.close()
+
+    def _send(
+        self,
+        phase: str,
+        destination: Connection,
+        instance: Instance,
+        disk: storage.Disk,
+        draft: str,
+        owner: tuple[int, int],
+        made: bool = False,
+    ) -> None:
+        """Copy a disk to its draft at the destination; see :func:`.copies.upload`."""
+        with copies.content_of(self.host, disk, instance.uuid) as path:
+            sent = functools.partial(copies.upload, path=path, draft=draft, owner=owner, made=made)
+            destination.do(phase, sent, lasts=True)
+
     def refuse_immovable(self, instance: Instance) -> None:
         """Refuse a guest that is not here, or is in the middle of something.
 
@@ -264,6 +292,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         :raises migrator.exception.MigrationPreCheckError: this host cannot start the guest.
         """
         remedy = f'remove that part from the definition of the guest, or leave the guest at {instance.host}'
+        addresses = consoles.of_host(self.conf)
         other = 'or move the file of that name away'
         identities = migrate_data.source.get('files', {})
         checked = {facts['target']: facts for facts in migrate_data.source.get('disks', [])}
@@ -271,7 +300,9 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         def sort(connection: Any) -> tuple[list[str], list[storage.Disk]]:
             files: list[str] = []
             copied: list[storage.Disk] = []
-            for disk in check_definition(connection, self.host, instance, migrate_data, remedy):
+            disks, missing = check_definition(connection, self.host, instance, migrate_data, remedy, addresses)
+            copied += missing
+            for disk in disks:
                 if made is not None and disk.target in made:
                     continue
                 if made is None and disk.kind != 'network' and not os.path.exists(disk.path):
@@ -312,6 +343,12 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
                     'Kept disk %(path)s of guest %(guest)s, which was copied to the destination: it %(reason)s; remove '
                     'the file when no guest needs it',
                     {'path': disk.path, 'guest': instance.uuid, 'reason': used[disk.path]},
+                )
+            elif disk.read_only and instance.uuid not in pathlib.Path(disk.path).parts:
+                # Others may expect it here, such as the image of a CD that many guests have been installed from.
+                LOG.info(
+                    'Kept %(path)s, which guest %(guest)s only read, and which was copied to the destination',
+                    {'path': disk.path, 'guest': instance.uuid},
                 )
             elif storage.remove_file(disk.path, disk.inode):
                 LOG.info(
@@ -409,15 +446,20 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         return exception.DriverError(host=self.host, phase=phase, reason=reason)
 
 
-def _copied(migrate_data: LiveMigrateData) -> list[tuple[storage.Disk, str]]:
+def copied_to(migrate_data: LiveMigrateData) -> list[tuple[storage.Disk, str]]:
     """Return the disks that are copied, each with the path of its copy before it has the disk's name."""
     drafts = migrate_data.destination.get('copies', {})
-    return [(disk, drafts[disk.target]) for disk in storage.disks_of(migrate_data) if disk.target in drafts]
+    disks = [*storage.disks_of(migrate_data), *files_of(migrate_data.source)]
+    return [(disk, drafts[disk.target]) for disk in disks if disk.target in drafts]
 
 
 def _token(migrate_data: LiveMigrateData) -> str:
     """Return the token of a migration, or '' before the check of its destination."""
     return str(migrate_data.destination.get('token', ''))
+
+
+def _is_absent(facts: dict[str, Any], disk: storage.Disk) -> bool:
+    return bool(facts['files'].get(disk.path, {}).get('absent'))
 
 
 def measured(domain: Any, disk: storage.Disk) -> storage.Disk:
@@ -426,7 +468,13 @@ def measured(domain: Any, disk: storage.Disk) -> storage.Disk:
         return disk
     found = os.stat(disk.path)
     disk = dataclasses.replace(disk, inode=found.st_ino, size=found.st_size, allocation=found.st_blocks * 512)
-    return disk if disk.target == 'nvram' else storage.with_size(domain, disk)
+    try:
+        return disk if disk.target == 'nvram' else storage.with_size(domain, disk)
+    except libvirt.libvirtError as error:
+        if code_of(error) != libvirt.VIR_ERR_INVALID_ARG:
+            raise
+        # The guest runs without it, and gets it with its next start.
+        return disk
 
 
 def _why_kept(disk: storage.Disk, named: storage.Disk) -> str:

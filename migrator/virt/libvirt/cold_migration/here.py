@@ -20,6 +20,7 @@ from migrator.virt.libvirt.base import on_disk
 from migrator.virt.libvirt.cold_migration import marks, resizes
 from migrator.virt.libvirt.cold_migration.driver import ColdMigratingDriver, measured
 from migrator.virt.libvirt.definition.disks import writable_disks
+from migrator.virt.libvirt.definition.needs import refuse_unknown
 from migrator.virt.libvirt.definition.obstacles import obstacle_of
 from migrator.virt.libvirt.guest import find_domain
 
@@ -60,6 +61,7 @@ class ResizingDriver(ColdMigratingDriver):
         if obstacle:
             raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} of {self.host} {obstacle}')
         planned = resizes.plan(instance, migrate_data.new_flavor, definition, disks)
+        self.connection.call('check_can_resize', lambda each: refuse_unknown(each, self.host, instance, planned['xml']))
         data = migrate_data.replace(source={'host': self.host, **planned})
         resizes.refuse_read_only(self.host, data)
         return data

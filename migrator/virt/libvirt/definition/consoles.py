@@ -12,6 +12,7 @@ import socket
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 from xml.dom import minidom
+from xml.etree import ElementTree
 
 from oslo_config import cfg
 
@@ -66,6 +67,49 @@ def _listens(document: Any) -> Iterator[tuple[str, str, tuple[Any, str]]]:
             for source in element.getElementsByTagName('source'):
                 if source.getAttribute('mode') == 'bind' and source.getAttribute('host'):
                     yield 'serial', source.getAttribute('host'), (source, 'host')
+
+
+def sockets_of(xml: ElementTree.Element) -> list[tuple[str, int]]:
+    """Return each address and port at which the consoles of a guest listen; port 0: any.
+
+    :param xml: the definition of the guest, with the addresses of the host that is to run it.
+    """
+    found = []
+    for graphics in xml.findall('devices/graphics'):
+        listens = graphics.findall('listen')
+        addresses = [one.get('address') for one in listens if one.get('type') == 'address'] or [graphics.get('listen')]
+        if listens and not any(one.get('type') == 'address' for one in listens):
+            continue  # libvirt finds the address of a network itself, and a socket has none
+        names = ('websocket',) if graphics.get('autoport') == 'yes' else ('port', 'tlsPort', 'websocket')
+        numbers = [int(graphics.get(name, '-1')) for name in names]
+        for address in addresses:
+            found += [(address or '127.0.0.1', number) for number in numbers if number > 0] or [(address or '', 0)]
+    for tag in _SERIAL:
+        for source in xml.findall(f"devices/{tag}[@type='tcp']/source[@mode='bind']"):
+            service = source.get('service', '')
+            found.append((source.get('host', ''), int(service) if service.isdecimal() else 0))
+    return found
+
+
+def why_not_free(address: str, port: int) -> str:
+    """Return why no process can listen at an address and port of this host, or '' if one can.
+
+    :param address: of any form; '' and a name are not tried.
+    """
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
+    except ValueError:
+        return ''
+    with socket.socket(family, socket.SOCK_STREAM) as one:
+        # As QEMU does: a connection of an earlier process, which is closing, is no obstacle.
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((address, port))
+        except PermissionError:
+            return ''  # this service may use no port below 1024, and QEMU's user may
+        except OSError as error:
+            return error.strerror or str(error)
+    return ''
 
 
 def _is_one(address: str) -> bool:

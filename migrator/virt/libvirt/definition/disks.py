@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import stat
 import subprocess
 from typing import Any
 from xml.etree import ElementTree
@@ -13,10 +15,12 @@ from xml.etree import ElementTree
 import libvirt
 
 from migrator import exception
-from migrator.virt.libvirt import storage
+from migrator.virt.libvirt import identity, storage
 
 #: The kinds of disk that a volume of a storage pool can be, if it is a file or device of the host.
 _VOLUMES = {libvirt.VIR_STORAGE_VOL_FILE: 'file', libvirt.VIR_STORAGE_VOL_BLOCK: 'block'}
+#: What the operating system of a guest may be given as a file.
+_OF_THE_SYSTEM = ('kernel', 'initrd', 'dtb', 'loader')
 #: Seconds that qemu-img may take to read the headers of a disk, less than the deadline of libvirt calls.
 _EXAMINE = 10
 
@@ -39,6 +43,47 @@ def volumes_of(connection: Any, definition: str, read_only: bool = False) -> lis
         if kind is not None:
             found.append(dataclasses.replace(disk, kind=kind, path=str(volume.path())))
     return found
+
+
+def files_read(definition: str, instances_path: str) -> list[storage.Disk]:
+    """Return the files and devices that a guest only reads: its CDs, its kernel, its firmware.
+
+    :param instances_path: the directory of this host whose files are copied to a destination without them.
+    """
+    xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
+    found = [disk for disk in storage.defined_disks(definition, read_only=True) if disk.read_only and disk.path]
+    may_be_missing = {
+        target.get('dev')
+        for disk in xml.findall('devices/disk')
+        for target in disk.findall('target')
+        if any(source.get('startupPolicy', 'mandatory') != 'mandatory' for source in disk.findall('source'))
+    }
+    for tag in _OF_THE_SYSTEM:
+        paths = [element.text for element in xml.findall(f'os/{tag}') if element.text]
+        found += [storage.Disk(target=tag, kind='file', path=path, read_only=True) for path in paths]
+    found = [dataclasses.replace(disk, optional=disk.target in may_be_missing) for disk in found]
+    return [_measured(disk, instances_path) for disk in found]
+
+
+def _measured(disk: storage.Disk, instances_path: str) -> storage.Disk:
+    """Return a file or device that a guest only reads, with what identifies it."""
+    if disk.kind != 'file':
+        return dataclasses.replace(disk, identity=identity.device_of(disk.path))
+    try:
+        found = os.stat(disk.path)
+        # Each host has its own firmware and may have its own kernel, which a running guest has read already.
+        compared = identity.fingerprint(disk.path) if disk.target not in _OF_THE_SYSTEM else ''
+    except OSError:
+        # It can be neither compared nor copied. A destination only sees whether it has such a file.
+        return disk
+    return dataclasses.replace(
+        disk,
+        inode=found.st_ino,
+        size=found.st_size,
+        allocation=found.st_blocks * 512,
+        copyable=stat.S_ISREG(found.st_mode) and identity.is_below(disk.path, instances_path),
+        identity=compared,
+    )
 
 
 def writable_disks(connection: Any, definition: str) -> list[storage.Disk]:
@@ -65,12 +110,38 @@ def writable_disks(connection: Any, definition: str) -> list[storage.Disk]:
     return found
 
 
+def is_still_to_come(disk: storage.Disk, definition: str) -> bool:
+    """Return whether a disk is an NVRAM that libvirt makes from its template when the guest starts first."""
+    if disk.target != 'nvram' or os.path.exists(disk.path):
+        return False
+    nvram = ElementTree.fromstring(definition).find('os/nvram')  # noqa: S314 -- libvirt wrote it
+    return nvram is not None and nvram.get('template') is not None
+
+
 def chain_of(disk: storage.Disk, in_use: bool) -> list[str]:
     """Return the file or device of a disk, and those that back it.
 
     :param in_use: whether a QEMU may use the disk.
     :raises migrator.exception.DriverError: a part of it is missing or unreadable, or a QEMU uses it.
     """
+    names = [str(image['filename']) for image in _images(disk, in_use)]
+    # A name that is no path is that of a network disk. A name in JSON may be anything, and is not recognized.
+    return [name for name in names if name.startswith(('/', 'json:'))]
+
+
+def kept_inside(disk: storage.Disk) -> tuple[list[str], bool]:
+    """Return in words what an image keeps besides its content, and whether other files back it.
+
+    :raises migrator.exception.DriverError: it cannot be read.
+    """
+    images = _images(disk, in_use=True)
+    first: dict[str, Any] = images[0] if images else {}
+    bitmaps = ((first.get('format-specific') or {}).get('data') or {}).get('bitmaps') or []
+    found = [f'snapshot {one.get("name")}' for one in first.get('snapshots') or []]
+    return [*found, *(f'bitmap {one.get("name")}' for one in bitmaps)], len(images) > 1
+
+
+def _images(disk: storage.Disk, in_use: bool) -> list[dict[str, Any]]:
     if disk.kind not in ('file', 'block'):
         return []
     argv = ['qemu-img', 'info', '--output=json', '--backing-chain', '-f', disk.format, disk.path]
@@ -82,6 +153,4 @@ def chain_of(disk: storage.Disk, in_use: bool) -> list[str]:
         raise exception.DriverError(f'qemu-img did not read it within {_EXAMINE} s') from None
     if done.returncode:
         raise exception.DriverError(' '.join(done.stderr.split()))
-    names = [str(image['filename']) for image in json.loads(done.stdout)]
-    # A name that is no path is that of a network disk. A name in JSON may be anything, and is not recognized.
-    return [name for name in names if name.startswith(('/', 'json:'))]
+    return list(json.loads(done.stdout))

@@ -6,18 +6,28 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar
 from xml.etree import ElementTree
 
 import libvirt
 
 from migrator import exception
 from migrator.objects import Instance, LiveMigrateData
-from migrator.virt.libvirt import storage
+from migrator.virt.libvirt import identity, storage
+from migrator.virt.libvirt.definition import consoles
 from migrator.virt.libvirt.definition.disks import writable_disks
+
+T = TypeVar('T')
 
 #: The directory in which the kernel lists the network devices of a host.
 NETWORK_DEVICES = '/sys/class/net'
+#: The type of an interface that is connected to something of its host -> the attribute that names it, and what it is.
+_NETWORKS = {
+    'network': ('network', 'an active network'),
+    'bridge': ('bridge', 'a bridge'),
+    'direct': ('dev', 'a network device'),
+}
 #: The parts of a definition that only one host has -> what they are.
 _OF_ONE_HOST = {
     'hostdev': 'a device of its host',
@@ -30,13 +40,21 @@ _OF_ONE_HOST = {
 
 
 def check_definition(
-    connection: Any, host: str, instance: Instance, migrate_data: LiveMigrateData, remedy: str
-) -> list[storage.Disk]:
-    """Check that a host has what the definition of a guest names, and return its disks unchecked.
+    connection: Any,
+    host: str,
+    instance: Instance,
+    migrate_data: LiveMigrateData,
+    remedy: str,
+    addresses: Mapping[str, str],
+) -> tuple[list[storage.Disk], list[storage.Disk]]:
+    """Check that a host can start a guest, but for its disks.
 
     :param connection: a ``libvirt.virConnect``.
     :param host: the name of this host.
     :param remedy: what to do about a guest that no other host can start.
+    :param addresses: of the consoles of this host, as :func:`.consoles.of_host` returns them.
+    :returns: the disks that the guest writes to, unchecked; the files that it only reads, that this host lacks, and
+        that can be copied to it.
     :raises migrator.exception.MigrationPreCheckError: the host cannot start the guest.
     """
     definition = migrate_data.source['xml']
@@ -51,13 +69,68 @@ def check_definition(
             reason=f'guest {instance.uuid} has a password, such as that of its console, which only its host has: '
             f'{remedy}'
         )
+    here = consoles.moved(definition, migrate_data.source.get('own_addresses', ()), addresses)
+    missing = missing_files(connection, host, instance, here, files_of(migrate_data.source))
+    disks = _accepted(connection, host, instance, lambda: writable_disks(connection, definition))
+    absent = [disk for disk in disks if migrate_data.source['files'].get(disk.path, {}).get('absent')]
+    for disk in absent:
+        if os.path.exists(disk.path):
+            raise exception.MigrationPreCheckError(
+                reason=f'guest {instance.uuid} has no NVRAM yet, and host {host} has {disk.path}: move it away there'
+            )
+    disks = [disk for disk in disks if disk not in absent]
+    for disk in disks:
+        if disk.kind not in ('file', 'block', 'network'):
+            raise exception.MigrationPreCheckError(
+                reason=f'disk {disk.target} of guest {instance.uuid} is of type {disk.kind}, so that no other host can '
+                f'start the guest: {remedy}'
+            )
+    return disks, missing
+
+
+def missing_files(
+    connection: Any,
+    host: str,
+    instance: Instance,
+    definition: str,
+    files: Iterable[storage.Disk],
+    made: Collection[str] = (),
+) -> list[storage.Disk]:
+    """Return the files of a guest that can be copied to this host; refuse what else it lacks.
+
+    :param connection: a ``libvirt.virConnect``.
+    :param host: the name of this host.
+    :param definition: of the guest, with the addresses of this host.
+    :param files: those that the guest only reads, as its source has reported them.
+    :param made: the paths at which this host has made files for the guest, whose content is to come.
+    :raises migrator.exception.MigrationPreCheckError: something else that the guest needs is missing here.
+    """
+    xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
     _refuse_name(connection, host, instance, xml)
-    refuse_missing(connection, host, instance, needs_of(xml))
+    _refuse_networks(connection, host, instance, xml)
+    _refuse_sockets(host, instance, xml)
+    missing = [disk for disk in files if (disk.path in made or not _has(host, instance, disk)) and disk.copyable]
+    refuse_unknown(connection, host, instance, definition)
+    return missing
+
+
+def refuse_unknown(connection: Any, host: str, instance: Instance, definition: str) -> None:
+    """Refuse a definition that libvirt refuses.
+
+    Libvirt refuses what its QEMU cannot do, such as the type of the machine, the processor or a device, and a secret or
+    a storage pool that it does not have.
+
+    :param connection: a ``libvirt.virConnect``.
+    :param host: the name of this host.
+    :raises migrator.exception.MigrationPreCheckError: libvirt refuses it.
+    """
+    _accepted(connection, host, instance, lambda: connection.domainXMLToNative('qemu-argv', definition, 0))
+
+
+def _accepted(connection: Any, host: str, instance: Instance, ask: Callable[[], T]) -> T:
+    """Return what libvirt replies about a definition, or refuse the guest if libvirt does."""
     try:
-        # Libvirt refuses here what its QEMU cannot do, such as the type of the machine, the processor or a device. It
-        # also refuses a secret or a storage pool that it does not have.
-        connection.domainXMLToNative('qemu-argv', definition, 0)
-        disks = writable_disks(connection, definition)
+        return ask()
     except libvirt.libvirtError as error:
         if not connection.isAlive():
             raise
@@ -65,13 +138,14 @@ def check_definition(
             reason=f'libvirt of host {host} refuses the definition of guest {instance.uuid}: {error}: provide there '
             'what is missing, or choose another destination'
         ) from error
-    for disk in disks:
-        if disk.kind not in ('file', 'block', 'network'):
-            raise exception.MigrationPreCheckError(
-                reason=f'disk {disk.target} of guest {instance.uuid} is of type {disk.kind}, so that no other host can '
-                f'start the guest: {remedy}'
-            )
-    return disks
+
+
+def files_of(source: dict[str, Any]) -> list[storage.Disk]:
+    """Return the files that a guest only reads.
+
+    :param source: what its source has reported.
+    """
+    return [storage.Disk.of(facts) for facts in source.get('files_read', [])]
 
 
 def _refuse_name(connection: Any, host: str, instance: Instance, xml: ElementTree.Element) -> None:
@@ -85,56 +159,65 @@ def _refuse_name(connection: Any, host: str, instance: Instance, xml: ElementTre
             )
 
 
-def needs_of(xml: ElementTree.Element) -> dict[str, list[Any]]:
-    """Return what a guest needs of each host, besides its disks, as JSON.
-
-    :returns: ``files`` that it only reads, of which each host may have a copy of its own; ``directories`` of its
-        sockets; ``networks``, each with the type of its interfaces.
-    """
-    files = [element.text for tag in ('kernel', 'initrd', 'dtb', 'loader') for element in xml.findall(f'os/{tag}')]
-    for disk in xml.findall('devices/disk'):
-        source = disk.find('source')
-        writable = disk.get('device', 'disk') in ('disk', 'lun') and disk.find('readonly') is None
-        # A CD of another policy may be missing when the guest starts.
-        if source is not None and not writable and source.get('startupPolicy', 'mandatory') == 'mandatory':
-            files.append(source.get('file') or source.get('dev'))
-    sockets = [each.get('path') for each in xml.findall("devices/*[@type='unix']/source[@mode='bind']")]
-    networks = set()
+def _refuse_networks(connection: Any, host: str, instance: Instance, xml: ElementTree.Element) -> None:
     for interface in xml.findall('devices/interface'):
         kind, source = interface.get('type', ''), interface.find('source')
-        if source is not None and kind in ('network', 'bridge', 'direct'):
-            networks.add((kind, source.get('network') or source.get('bridge') or source.get('dev') or ''))
-    return {
-        'files': [path for path in files if path],
-        'directories': sorted({os.path.dirname(path) for path in sockets if path}),
-        'networks': [list(one) for one in sorted(networks)],
-    }
-
-
-def refuse_missing(connection: Any, host: str, instance: Instance, needs: dict[str, list[Any]]) -> None:
-    """Refuse a guest that needs what this host does not have.
-
-    :param connection: a ``libvirt.virConnect``.
-    :param host: the name of this host.
-    :param needs: as :func:`needs_of` returns it.
-    :raises migrator.exception.MigrationPreCheckError: something is missing here.
-    """
-    for kind, name in needs.get('networks', []):
-        there = False
+        if source is None or kind not in _NETWORKS:
+            continue
+        name, there = source.get(_NETWORKS[kind][0], ''), False
         if kind == 'network':
             with contextlib.suppress(libvirt.libvirtError):
                 there = bool(connection.networkLookupByName(name).isActive())
         else:
             there = os.path.exists(f'{NETWORK_DEVICES}/{name}')
         if not there:
-            what = {'network': 'an active network', 'bridge': 'a bridge'}.get(kind, 'a network device')
             raise exception.MigrationPreCheckError(
-                reason=f'host {host} does not have {what} {name}, which guest {instance.uuid} needs: provide it there, '
-                'or choose another destination'
+                reason=f'host {host} does not have {_NETWORKS[kind][1]} {name}, which guest {instance.uuid} needs: '
+                'provide it there, or choose another destination'
             )
-    for path in [*needs.get('files', []), *needs.get('directories', [])]:
-        if not os.path.exists(path):
+
+
+def _refuse_sockets(host: str, instance: Instance, xml: ElementTree.Element) -> None:
+    """Refuse a guest with a socket that QEMU cannot have here."""
+    for source in xml.findall("devices/*[@type='unix']/source[@mode='bind']"):
+        directory = os.path.dirname(source.get('path', ''))
+        if directory and not os.path.exists(directory):
             raise exception.MigrationPreCheckError(
-                reason=f'host {host} does not have {path} of guest {instance.uuid}: provide it there, or, for a CD, '
-                'eject it'
+                reason=f'host {host} does not have the directory {directory}, in which guest {instance.uuid} has a '
+                'socket: make it there, or choose another destination'
             )
+    for address, port in consoles.sockets_of(xml):
+        if problem := consoles.why_not_free(address, port):
+            raise exception.MigrationPreCheckError(
+                reason=f'a console of guest {instance.uuid} cannot listen at {address} port {port or "of any number"} '
+                f'on host {host}: {problem}. Give the console another address or autoport, or choose another '
+                'destination'
+            )
+
+
+def _has(host: str, instance: Instance, disk: storage.Disk) -> bool:
+    """Return whether this host has a file that a guest only reads.
+
+    :returns: False: it can be copied, or the guest does without.
+
+    :raises migrator.exception.MigrationPreCheckError: the file is another one here, or is missing and cannot be copied.
+    """
+    if not os.path.exists(disk.path):
+        if disk.copyable or disk.optional:
+            return False
+        raise exception.MigrationPreCheckError(
+            reason=f'host {host} does not have {disk.path} of guest {instance.uuid}: provide it there, or, for a CD, '
+            'eject it'
+        )
+    try:
+        found = identity.fingerprint(disk.path) if disk.kind == 'file' else identity.device_of(disk.path)
+    except OSError as error:
+        raise exception.MigrationPreCheckError(
+            reason=f'host {host} cannot read {disk.path} of guest {instance.uuid}: {error}'
+        ) from error
+    if disk.identity and found != disk.identity:
+        raise exception.MigrationPreCheckError(
+            reason=f'{disk.path} (disk {disk.target} of guest {instance.uuid}) is another one at {host} than at '
+            f'{instance.host}: move it away there, or, for a CD, eject it'
+        )
+    return True

@@ -11,8 +11,10 @@ from xml.etree import ElementTree
 
 import libvirt
 
-from migrator.objects import base, remedies
+from migrator import exception
+from migrator.objects import Instance, base, remedies
 from migrator.virt.libvirt import storage
+from migrator.virt.libvirt.definition.disks import kept_inside
 
 #: Types of network interfaces that are a device of the host, or a part of one.
 _OF_THE_HOST = ('hostdev', 'vdpa')
@@ -34,18 +36,19 @@ def why_immovable(domain: Any) -> str | None:
 
     :param domain: the guest, a ``libvirt.virDomain``.
     """
-    now = domain.XMLDesc(0)
-    xml = ElementTree.fromstring(now)  # noqa: S314 -- libvirt wrote it
-    return passthrough(xml) or unsupported(xml) or _busy(domain, xml) or _pending(domain, now)
+    xml = ElementTree.fromstring(domain.XMLDesc(0))  # noqa: S314 -- libvirt wrote it
+    return passthrough(xml) or unsupported(xml) or _busy(domain, xml) or pending_disk(domain)
 
 
 def _busy(domain: Any, xml: ElementTree.Element) -> str | None:
     """Return in words what libvirt keeps of a guest or does to it, and so refuses to migrate; or None."""
     count = _supported(lambda: domain.snapshotNum(0), 0)
     if count:
-        return f'has {base.count(count, "snapshot")} in libvirt, which no migration takes along: delete them first'
-    if _supported(lambda: domain.listAllCheckpoints(0), []):
-        return 'has checkpoints in libvirt, which no migration takes along: delete them first'
+        remedy = remedies.offer(remedies.Kind.DELETE_SNAPSHOTS)
+        return f'has {base.count(count, "snapshot")} in libvirt, which no migration takes along: {remedy}'
+    if _has_checkpoints(domain):
+        remedy = remedies.offer(remedies.Kind.DELETE_CHECKPOINTS)
+        return f'has checkpoints in libvirt, which no migration takes along: {remedy}'
     for target in xml.findall('devices/disk/target'):
         name = target.get('dev', '')
         if _supported(functools.partial(domain.blockJobInfo, name, 0), {}):
@@ -53,9 +56,16 @@ def _busy(domain: Any, xml: ElementTree.Element) -> str | None:
     return None
 
 
-def _pending(domain: Any, now: str) -> str | None:
-    """Return in words which disk a guest would not find elsewhere at its next start, or None."""
-    later = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+def _has_checkpoints(domain: Any) -> bool:
+    return bool(_supported(lambda: domain.listAllCheckpoints(0), []))
+
+
+def pending_disk(domain: Any) -> str | None:
+    """Return in words which disk a guest would not find elsewhere at its next start, or None.
+
+    :param domain: the guest, a ``libvirt.virDomain``.
+    """
+    now, later = domain.XMLDesc(0), domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
     here = {disk.source for disk in storage.defined_disks(now)}
     for disk in storage.defined_disks(later):
         if disk.source not in here:
@@ -112,4 +122,24 @@ def obstacle_of(domain: Any) -> str:
         return f'has a saved state, which only its host has: {remedy}'
     if domain.snapshotNum(0):
         return f'has snapshots, which only its host knows: {remedies.offer(remedies.Kind.DELETE_SNAPSHOTS)}'
+    if _has_checkpoints(domain):
+        return f'has checkpoints, which only its host knows: {remedies.offer(remedies.Kind.DELETE_CHECKPOINTS)}'
     return ''
+
+
+def refuse_merging(instance: Instance, disk: storage.Disk, live: bool = False) -> None:
+    """Refuse to copy a disk whose image has snapshots or bitmaps that its copy would lack.
+
+    :param live: whether QEMU copies the content. Otherwise the file is copied as it is, unless other files back it.
+    :raises migrator.exception.MigrationPreCheckError: the image has any.
+    :raises migrator.exception.DriverError: it cannot be read.
+    """
+    kept, is_backed = kept_inside(disk)
+    if not kept or not (live or is_backed):
+        return
+    or_else = '' if is_backed else ', or move the guest cold, which takes them along'
+    raise exception.MigrationPreCheckError(
+        reason=f'the image of disk {disk.target} of guest {instance.uuid} ({disk.path}) has {", ".join(kept)}, which a '
+        'copy lacks: delete what is not needed (virsh snapshot-delete, qemu-img snapshot -d, qemu-img bitmap --remove)'
+        f'{or_else}'
+    )

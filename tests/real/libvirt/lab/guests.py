@@ -342,6 +342,11 @@ def make_image(path: pathlib.Path, mib: int, data_mib: int = 0, backed_by: str |
         process.run(['qemu-img', 'convert', '-f', 'raw', '-O', 'qcow2', raw.name, str(path)], path.parent)
 
 
+def take_snapshot(path: pathlib.Path, name: str) -> None:
+    """Take a snapshot inside an image that no guest has open."""
+    process.run(['qemu-img', 'snapshot', '-c', name, str(path)], path.parent)
+
+
 def same_image(one: pathlib.Path, other: pathlib.Path) -> bool:
     """Whether two images hold the same; a guest may have them open."""
     done = subprocess.run(

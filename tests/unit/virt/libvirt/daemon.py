@@ -24,6 +24,7 @@ INSTANCE = driver_contract.an_instance()
 #: To convert a disk is to copy it, and its size is that of the file.
 QEMU_IMG = """#!/bin/sh
 if [ "$1" = convert ]; then cp "$7" "$8"; exit; fi
+if [ "$1" = create ]; then truncate -s "$6" "$5"; exit; fi
 if [ "$1" = resize ]; then truncate -s "$6" "$5"; exit; fi
 if [ "$3" = -f ]; then echo "{\\"virtual-size\\": $(stat -c %s "$5")}"; exit; fi
 shift 5
@@ -39,10 +40,14 @@ def error(code, text='no luck'):
 
 
 class Domain:
-    """A guest of the daemon."""
+    """A guest of the daemon.
+
+    :ivar now: the definition with which it runs, if that is not the one with which it starts next.
+    """
 
     def __init__(self, daemon, xml, persistent):
         self.daemon, self.xml, self.persistent, self.starts = daemon, xml, persistent, 0
+        self.now = ''
         self.uuid = re.search('<uuid>(.*)</uuid>', xml)[1]
         self.reported, self.obstacle, self.size = [libvirt.VIR_DOMAIN_SHUTOFF, 0], '', 64
 
@@ -50,7 +55,8 @@ class Domain:
         return self.uuid
 
     def XMLDesc(self, flags):  # noqa: N802 -- libvirt's name
-        return self.xml if flags & libvirt.VIR_DOMAIN_XML_SECURE else re.sub(" passwd='[^']*'", '', self.xml)
+        xml = self.now if self.now and not flags & libvirt.VIR_DOMAIN_XML_INACTIVE else self.xml
+        return xml if flags & libvirt.VIR_DOMAIN_XML_SECURE else re.sub(" passwd='[^']*'", '', xml)
 
     def state(self):
         # A guest that is being started is seen so once.
@@ -76,7 +82,9 @@ class Domain:
             raise error(libvirt.VIR_ERR_OPERATION_INVALID)
         return {'type': libvirt.VIR_DOMAIN_JOB_NONE}
 
-    def blockInfo(self, _target):  # noqa: N802 -- libvirt's name
+    def blockInfo(self, target):  # noqa: N802 -- libvirt's name
+        if f"dev='{target}'" not in self.XMLDesc(0):
+            raise error(libvirt.VIR_ERR_INVALID_ARG, f'invalid path {target} not assigned to domain')
         return self.size, 32, 32
 
     def hasManagedSaveImage(self, _flags):  # noqa: N802 -- libvirt's name
@@ -89,7 +97,7 @@ class Domain:
         return int(self.obstacle == 'snapshots')
 
     def listAllCheckpoints(self, _flags):  # noqa: N802 -- libvirt's name
-        return []
+        return ['one'] if self.obstacle == 'checkpoints' else []
 
     def blockJobInfo(self, _disk, _flags):  # noqa: N802 -- libvirt's name
         return {}
@@ -109,6 +117,9 @@ class Domain:
             made = minidom.parseString(named)  # noqa: S318 -- ours
             metadata.appendChild(document.importNode(made.documentElement, True))
         self.xml = document.documentElement.toxml()
+
+    def migrateToURI3(self, uri, _parameters, _flags):  # noqa: N802 -- libvirt's name
+        self.daemon.migrate(self, uri)
 
     def shutdown(self):
         self.daemon.asked += 1
@@ -138,6 +149,8 @@ class Daemon:
     :ivar destroyed: how often one was destroyed.
     :ivar away: the number of the next calls that fail, because the daemon restarts.
     :ivar pools: its storage pools by name.
+    :ivar makes: a file that it makes when it starts a guest.
+    :ivar migrate: moves a guest live.
     :ivar where: returns the place at which a path of its host is.
     :ivar holes: the bytes of holes that streams have skipped.
     :ivar breaks_after: the bytes after which a stream breaks; None: never.
@@ -148,6 +161,7 @@ class Daemon:
         self.listens, self.asked, self.destroyed, self.away = True, 0, 0, 0
         self.pools, self.where, self.holes, self.breaks_after = {}, pathlib.Path, 0, None
         self.identity = str(uuid.uuid4())
+        self.makes, self.migrate = None, lambda domain, uri: None
 
     def isAlive(self):  # noqa: N802 -- libvirt's name
         alive, self.away = not self.away, max(0, self.away - 1)
@@ -225,6 +239,8 @@ class Daemon:
     def createXML(self, xml, flags):  # noqa: N802 -- libvirt's name
         if self.start_error:
             raise error(libvirt.VIR_ERR_INTERNAL_ERROR, self.start_error)
+        if self.makes:
+            self.makes.touch()
         self.add(xml, False).reported = (
             [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER]
             if flags & libvirt.VIR_DOMAIN_START_PAUSED
@@ -259,8 +275,11 @@ class Pool:
     def isActive(self):  # noqa: N802 -- libvirt's name
         return self.active
 
-    def create(self, _flags):
-        self.directory.mkdir(exist_ok=True)
+    def create(self, flags):
+        if flags & libvirt.VIR_STORAGE_POOL_CREATE_WITH_BUILD:
+            self.directory.mkdir(exist_ok=True)
+        elif not self.directory.exists():
+            raise error(libvirt.VIR_ERR_INTERNAL_ERROR, f'cannot open directory {self.directory}')
         self.active = True
 
     def storageVolLookupByName(self, name):  # noqa: N802 -- libvirt's name

@@ -24,12 +24,34 @@ from tests.unit.virt.libvirt.two_hosts import Clock  # noqa: E402 -- as above
         ({'persistent': False}, 'is transient.*: define it first'),
         ({'obstacle': 'saved'}, 'has a saved state.*managedsave-remove'),
         ({'obstacle': 'snapshots'}, 'has snapshots.*delete them first'),
+        ({'obstacle': 'checkpoints'}, 'has checkpoints.*delete them first.*virsh checkpoint-delete'),
     ],
 )
 def test_guest_that_would_lose_something_is_refused(local, change, match):
     vars(local.alpha.domains[0]).update(change)
     with pytest.raises(exception.MigrationPreCheckError, match=match):
         local.checked()
+
+
+def test_disk_that_is_in_the_configuration_only_is_named(local):
+    (domain,) = local.alpha.domains
+    domain.now = domain.xml
+    domain.xml = domain.xml.replace('</devices>', a_disk(local.images / 'later').replace('vda', 'vdb') + '</devices>')
+    with pytest.raises(exception.MigrationPreCheckError, match=r'has disk vdb \(.*/later\) in its configuration'):
+        local.checked()
+
+
+def test_guest_whose_nvram_libvirt_has_still_to_make_is_moved_and_its_nvram_removed_by_a_revert(hosts):
+    system = f"<nvram template='/vars.fd'>{hosts.images}/guest.fd</nvram>"
+    hosts.have(system=system)
+    data = hosts.checked()
+    hosts.source.migrate_disk_and_power_off(INSTANCE, data)
+    hosts.beta.makes = hosts.images / 'guest.fd'
+    with hosts.at_beta() as destination:
+        destination.finish_migration(INSTANCE, data)
+        assert hosts.files('beta') == ['guest.fd']
+        destination.revert_migration_at_destination(INSTANCE, data)
+    assert hosts.files('beta') == []
 
 
 def test_disk_that_the_source_cannot_examine_is_refused(local):

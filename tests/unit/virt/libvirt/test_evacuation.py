@@ -3,6 +3,7 @@
 """The evacuation of a guest, with a replacement of the daemon and of qemu-img."""
 
 import json
+import socket
 
 import pytest
 
@@ -170,7 +171,7 @@ def test_nvram_is_treated_as_a_disk(source, destination, images):
         ("<memory model='nvdimm'><source><path>/m</path></source></memory>", 'has memory in a file'),
         ("<interface type='bridge'><source bridge='nonesuch'/></interface>", 'does not have a bridge nonesuch'),
         ("<interface type='network'><source network='net'/></interface>", 'does not have an active network net'),
-        ("<disk device='cdrom'><source file='/none.iso'/></disk>", 'does not have /none.iso'),
+        ("<disk device='cdrom'><source file='/none.iso'/><target dev='hda'/></disk>", 'does not have /none.iso'),
     ],
 )
 def test_guest_that_needs_what_only_its_host_has_is_refused(source, destination, devices, match):
@@ -184,26 +185,64 @@ def test_networks_and_files_that_the_host_has_are_no_obstacle(source, destinatio
     devices = (
         "<interface type='bridge'><source bridge='br'/></interface>"
         "<interface type='network'><source network='net'/></interface><interface type='user'/>"
-        f"<disk device='cdrom'><source file='{images}/br'/></disk>"
-        "<disk device='cdrom'><source file='/none.iso' startupPolicy='optional'/></disk>"
+        f"<disk device='cdrom'><source file='{images}/br'/><target dev='hda'/></disk>"
+        "<disk device='cdrom'><source file='/none.iso' startupPolicy='optional'/><target dev='hdb'/></disk>"
     )
     destination[0].check_can_evacuate(INSTANCE, described(source, definition(devices, '<kernel>/dev/null</kernel>')))
 
 
 @pytest.mark.parametrize(
-    ('needs', 'match'),
+    ('devices', 'match'),
     [
-        ({'files': ['/nowhere/boot.iso']}, r'/nowhere/boot\.iso of guest .*: provide it there, or, for a CD, eject it'),
-        ({'directories': ['/nowhere']}, r'beta does not have /nowhere of guest'),
-        ({'networks': [['bridge', 'br-none']]}, 'beta does not have a bridge br-none, which guest'),
-        ({'networks': [['network', 'none']]}, 'beta does not have an active network none'),
+        (
+            "<disk device='cdrom'><source file='/none.iso'/><target dev='hda'/></disk>",
+            r'/none\.iso of guest .*: provide it there, or, for a CD, eject it',
+        ),
+        (
+            "<channel type='unix'><source mode='bind' path='/nowhere/agent'/></channel>",
+            'beta does not have the directory /nowhere, in which guest .* has a socket: make it there',
+        ),
+        ("<interface type='bridge'><source bridge='none'/></interface>", 'beta does not have a bridge none, which'),
+        ("<interface type='network'><source network='net'/></interface>", 'beta does not have an active network net'),
+        (
+            "<graphics type='vnc' listen='198.51.100.9'/>",
+            r'cannot listen at 198\.51\.100\.9 port of any number',
+        ),
     ],
 )
-def test_guest_that_needs_what_the_destination_lacks_is_not_prepared_for_a_live_migration(destination, needs, match):
+def test_guest_that_needs_what_the_destination_lacks_is_not_prepared_for_a_live_migration(
+    source, destination, devices, match
+):
     driver, _libvirtd = destination
+    data = described(source, definition(devices))
     with pytest.raises(exception.MigrationPreCheckError, match=match):
-        driver.pre_live_migration(INSTANCE, LiveMigrateData(source={'needs': needs}), driver_of_all.NeverCancelled())
+        driver.pre_live_migration(INSTANCE, data, driver_of_all.NeverCancelled())
     assert driver._records.list(records.INCOMING) == []
+
+
+def test_console_at_a_port_that_is_taken_is_refused(source, destination):
+    with socket.create_server(('127.0.0.1', 0)) as taken:
+        port = taken.getsockname()[1]
+        data = described(source, definition(f"<graphics type='vnc' port='{port}' autoport='no' listen='127.0.0.1'/>"))
+        refused(destination, data, rf'cannot listen at 127\.0\.0\.1 port {port} on host beta: Address already in use')
+    destination[0].check_can_evacuate(INSTANCE, data)
+
+
+def test_cd_of_the_same_name_with_another_content_is_refused(source, destination, images):
+    (images / 'boot.iso').write_bytes(b'of alpha')
+    disk = f"<disk type='file' device='cdrom'><source file='{images}/boot.iso'/><target dev='hda'/></disk>"
+    data = described(source, definition(disk))
+    destination[0].check_can_evacuate(INSTANCE, data)
+    (images / 'boot.iso').write_bytes(b'of  beta')
+    refused(destination, data, r'boot\.iso \(disk hda of guest .*\) is another one at beta than at alpha: move it away')
+
+
+def test_nvram_that_was_never_made_is_no_obstacle_and_one_in_its_place_is(source, destination, images):
+    nvram = f"<nvram template='/vars.fd'>{images}/guest.fd</nvram>"
+    data = described(source, definition(system=nvram))
+    assert destination[0].check_can_evacuate(INSTANCE, data).destination['files'] == []
+    (images / 'guest.fd').touch()
+    refused(destination, data, r'has no NVRAM yet, and host beta has .*/guest\.fd: move it away there')
 
 
 def test_definition_that_libvirt_refuses_is_refused_with_its_reason(source, destination):
@@ -255,6 +294,7 @@ def test_console_at_an_address_of_the_source_listens_at_that_of_the_destination(
     data = described(source, definition(graphics))
     assert data.source['own_addresses'] == ['198.51.100.1']
     destination[0].conf.set_override('server_listen', '198.51.100.2', group='vnc')
+    monkeypatch.setattr(consoles, 'why_not_free', lambda _address, _port: '')
     destination[0].evacuate(INSTANCE, data)
     (arrived,) = destination[1].domains
     assert (arrived.xml.count('198.51.100.2'), arrived.xml.count('198.51.100.1')) == (2, 0)

@@ -65,6 +65,13 @@ def everything_but_marks(xml):
     return re.sub(r'\s|<metadata/>', '', marks.put(xml, None).replace('<metadata></metadata>', ''))
 
 
+def test_definition_that_libvirt_refuses_is_refused_before_the_guest_is_powered_off(host):
+    host.hosts.alpha.refusal = 'maxvcpus must not be less than current vcpus'
+    with pytest.raises(exception.MigrationPreCheckError, match=r'libvirt of host alpha refuses .*: maxvcpus must not'):
+        host.checked()
+    assert host.found() == ('2', 'running', None)
+
+
 @pytest.mark.parametrize(('power_on', 'state'), [(True, 'running'), (False, 'shutdown')])
 def test_guest_has_its_new_size_and_disk_until_it_is_reverted(host, power_on, state):
     before = everything_but_marks(host.domain.xml)

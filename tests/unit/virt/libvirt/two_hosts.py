@@ -76,16 +76,18 @@ class Hosts:
         finally:
             self.look_from('alpha')
 
-    def have(self, *devices):
+    def have(self, *devices, system=''):
         """Let alpha run the guest, which it starts when it boots."""
-        domain = Domain(self.alpha, definition(''.join(devices)), True)
+        domain = Domain(self.alpha, definition(''.join(devices), system), True)
         domain.starts, domain.reported = 1, list(RUNNING)
         self.alpha.domains.append(domain)
 
     def another_guest(self, path):
         """Let alpha have a guest that reads a file, and return its uuid."""
         uuid = str(uuid4())
-        xml = definition(a_disk(path, more='<readonly/>'), name='other').replace(INSTANCE.uuid, uuid)
+        xml = definition(a_disk(path, more='<readonly/>'), name='other').replace(
+            f'<uuid>{INSTANCE.uuid}', f'<uuid>{uuid}'
+        )
         self.alpha.domains.append(Domain(self.alpha, xml, True))
         return uuid
 

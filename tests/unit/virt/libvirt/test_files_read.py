@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The copies of what a guest only reads, and of images that keep more than their content."""
+
+import json
+
+import pytest
+
+libvirt = pytest.importorskip('libvirt')
+
+from migrator import exception  # noqa: E402 -- what is tested needs libvirt
+from migrator.virt.driver import NeverCancelled, Verdict  # noqa: E402 -- as above
+from migrator.virt.libvirt import records  # noqa: E402 -- as above
+from tests.unit.virt.libvirt.daemon import INSTANCE, Domain  # noqa: E402 -- as above
+from tests.unit.virt.libvirt.two_hosts import CONTENT  # noqa: E402 -- as above
+
+CD = "<disk type='{}' device='cdrom'><source {}='{}'/><target dev='hda'/><readonly/></disk>"
+
+
+@pytest.fixture
+def cd(hosts):
+    """A guest of alpha with a config drive that only alpha has."""
+    path = hosts.images / INSTANCE.uuid / 'disk.config'
+    path.parent.mkdir()
+    path.write_bytes(CONTENT)
+    hosts.have(CD.format('file', 'file', path))
+    return hosts
+
+
+def prepared(hosts, definition=None):
+    """Return the data of a live migration whose destination is prepared."""
+    with hosts.at_beta() as destination:
+        data = destination.check_can_live_migrate_destination(INSTANCE, None, False, definition)
+    data = hosts.source.check_can_live_migrate_source(INSTANCE, data)
+    data = data.replace(source=json.loads(json.dumps(data.source)))
+    with hosts.at_beta() as destination:
+        for _ in range(2):
+            found = destination.pre_live_migration(INSTANCE, data, NeverCancelled())
+    return found
+
+
+def of_beta(hosts):
+    return hosts.folder / 'of-beta' / INSTANCE.uuid / 'disk.config'
+
+
+def move(hosts, domain, _uri):
+    """Move a guest as libvirt does, if the destination has what it reads."""
+    assert of_beta(hosts).read_bytes() == CONTENT
+    arrived = Domain(hosts.beta, domain.xml, True)
+    arrived.reported = list(domain.reported)
+    hosts.beta.domains.append(arrived)
+    hosts.alpha.domains.remove(domain)
+
+
+def migrate(hosts, data):
+    return hosts.source.live_migration(INSTANCE, 'beta', data, lambda: None)
+
+
+def test_config_drive_is_copied_before_the_job_and_leaves_its_source(cd):
+    data = prepared(cd)
+    assert (data.block_migration, 'xml' in data.source) == (False, False)
+    assert of_beta(cd).read_bytes() == bytes(len(CONTENT))
+    cd.alpha.migrate = lambda *moved: move(cd, *moved)
+    assert migrate(cd, data) is Verdict.COMPLETED
+    with cd.at_beta() as destination:
+        destination.post_live_migration_at_destination(INSTANCE, data)
+        assert destination._records.list(records.INCOMING) == []
+    cd.source.post_live_migration_at_source(INSTANCE, data)
+    assert [path.name for path in of_beta(cd).parent.iterdir()] == ['disk.config']
+    assert not (cd.folder / 'of-alpha' / INSTANCE.uuid).exists()
+    assert cd.beta.pools == {}
+
+
+def test_rollback_removes_the_copy_and_nothing_else(cd):
+    data = prepared(cd)
+    cd.alpha.migrate = lambda *_: (_ for _ in ()).throw(libvirt.libvirtError('no luck'))
+    with pytest.raises(exception.MigratorException):
+        migrate(cd, data)
+    assert of_beta(cd).read_bytes() == CONTENT
+    cd.source.rollback_live_migration_at_source(INSTANCE, data)
+    with cd.at_beta() as destination:
+        for _ in range(2):
+            destination.rollback_live_migration_at_destination(INSTANCE, data)
+        assert not of_beta(cd).parent.exists()
+    assert (cd.images / INSTANCE.uuid / 'disk.config').read_bytes() == CONTENT
+
+
+def test_copy_that_breaks_off_starts_no_job_and_is_made_again(cd):
+    data = prepared(cd)
+    cd.beta.breaks_after = 1000
+    with pytest.raises(exception.DriverError, match='the stream broke'):
+        migrate(cd, data)
+    assert cd.source.get_guest(INSTANCE.uuid).state == 'running'
+    cd.beta.breaks_after = None
+    cd.alpha.migrate = lambda *moved: move(cd, *moved)
+    assert migrate(cd, data) is Verdict.COMPLETED
+
+
+def test_destination_that_was_rolled_back_gets_no_copy(cd):
+    data = prepared(cd)
+    with cd.at_beta() as destination:
+        destination.rollback_live_migration_at_destination(INSTANCE, data)
+    with pytest.raises(exception.DriverError, match='cannot open directory'):
+        migrate(cd, data)
+    assert not of_beta(cd).parent.exists()
+    assert cd.beta.pools == {}
+
+
+def test_file_that_has_changed_since_the_check_is_not_copied(cd):
+    data = prepared(cd)
+    (cd.images / INSTANCE.uuid / 'disk.config').write_bytes(CONTENT[::-1])
+    with pytest.raises(exception.DriverError, match='has changed since the check'):
+        migrate(cd, data)
+
+
+@pytest.mark.parametrize('same', [True, False])
+def test_file_that_the_destination_has_is_used_if_its_content_is_the_same(cd, same):
+    of_beta(cd).parent.mkdir()
+    of_beta(cd).write_bytes(CONTENT if same else CONTENT[::-1])
+    if same:
+        assert prepared(cd).destination['copies'] == {}
+    else:
+        with pytest.raises(exception.MigrationPreCheckError, match=r'is another one at beta than at .*: move it away'):
+            prepared(cd)
+    with cd.at_beta() as destination:
+        destination.rollback_live_migration_at_destination(INSTANCE, None)
+    assert of_beta(cd).exists()
+
+
+def test_file_of_no_guest_and_one_that_another_guest_reads_stay_at_the_source(hosts, caplog):
+    iso, drive = hosts.images / 'boot.iso', hosts.images / INSTANCE.uuid / 'disk.config'
+    drive.parent.mkdir()
+    iso.write_bytes(CONTENT)
+    drive.write_bytes(CONTENT)
+    hosts.have(CD.format('file', 'file', iso), CD.format('file', 'file', drive).replace('hda', 'hdb'))
+    data = prepared(hosts)
+    assert sorted(data.destination['copies']) == ['hda', 'hdb']
+    other = hosts.another_guest(drive)
+    hosts.alpha.migrate = lambda *moved: move(hosts, *moved)
+    assert migrate(hosts, data) is Verdict.COMPLETED
+    hosts.source.post_live_migration_at_source(INSTANCE, data)
+    assert iso.exists()
+    assert drive.exists()
+    assert other in caplog.text
+
+
+def test_cold_migration_copies_it_too_and_takes_it_back(cd):
+    data = cd.checked()
+    cd.source.migrate_disk_and_power_off(INSTANCE, data)
+    with cd.at_beta() as destination:
+        destination.finish_migration(INSTANCE, data)
+        assert of_beta(cd).read_bytes() == CONTENT
+        destination.revert_migration_at_destination(INSTANCE, data)
+        assert not of_beta(cd).exists()
+    assert (cd.images / INSTANCE.uuid / 'disk.config').exists()
+
+
+@pytest.mark.parametrize('changed', [True, False])
+def test_refusal_of_a_stored_definition_counts_while_the_guest_has_it(hosts, changed):
+    hosts.have(CD.format('file', 'file', '/nowhere/boot.iso'))
+    stored = json.loads(json.dumps(hosts.source.get_definition(INSTANCE.uuid)))
+    if changed:
+        hosts.alpha.domains[0].xml = hosts.alpha.domains[0].xml.replace(
+            CD.format('file', 'file', '/nowhere/boot.iso'), ''
+        )
+        assert prepared(hosts, stored).destination['ready']
+    else:
+        with pytest.raises(exception.MigrationPreCheckError, match=r'does not have /nowhere/boot\.iso'):
+            prepared(hosts, stored)
+        assert hosts.destination._records.list(records.INCOMING) == [], 'its check refuses, before it is prepared'
+
+
+# --- what an image keeps besides its content -------------------------------------------------------------------------
+
+SNAPSHOT = {'snapshots': [{'name': 'before-upgrade'}]}
+BITMAP = {'format-specific': {'data': {'bitmaps': [{'name': 'backup-0'}]}}}
+
+
+@pytest.mark.parametrize(
+    ('kept', 'backed', 'live', 'cold'),
+    [
+        (SNAPSHOT, False, 'snapshot before-upgrade, which a copy lacks: .* or move the guest cold', None),
+        (BITMAP, False, 'bitmap backup-0, which a copy lacks: .*bitmap --remove', None),
+        (SNAPSHOT, True, 'snapshot before-upgrade', 'snapshot before-upgrade, which a copy lacks'),
+        ({}, True, None, None),
+    ],
+)
+def test_image_with_what_its_copy_would_lack_is_not_copied(local, kept, backed, live, cold):
+    disk = local.images / 'disk'
+    chain = [{'filename': str(disk), **kept}, *([{'filename': f'{local.images}/base'}] if backed else [])]
+    (local.images / 'base').touch()
+    (local.images / 'disk.chain').write_text(json.dumps(chain))
+    for ask, refusal in ((lambda: prepared(local), live), (local.checked, cold)):
+        if refusal is None:
+            ask()
+        else:
+            with pytest.raises(exception.MigrationPreCheckError, match=refusal):
+                ask()
+        with local.at_beta() as destination:
+            destination.rollback_live_migration_at_destination(INSTANCE, None)
+    assert disk.exists()
