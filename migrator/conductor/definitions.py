@@ -44,7 +44,16 @@ def _fetch(tools: Tools, host: str, guests: Asked) -> None:
     try:
         found = tools.hosts.api.get_definitions(context.admin_context(), host, list(guests), _TIMEOUT)
         stored = {uuid: found.get(uuid) or {} for uuid in guests}
+        fixed = {uuid: str(one['immovable']) for uuid, one in stored.items() if one.get('immovable')}
+        before = tools.database.definitions.reported([*fixed]) if fixed else {}
         tools.database.definitions.store(host, stored, _KEPT - _AGAIN, guests)
+        after = tools.database.definitions.reported([*fixed]) if fixed else {}
+        new = {uuid: reason for uuid, reason in after.items() if reason is not None and reason != before.get(uuid)}
+        for instance in tools.database.instances.list({'uuid': [*new]}) if new else ():
+            LOG.warning(
+                'Guest %(name)s (%(guest)s) of host %(host)s cannot be moved live: %(reason)s',
+                {'name': instance.name, 'guest': instance.uuid, 'host': host, 'reason': new[instance.uuid]},
+            )
     except (exception.ServiceUnreachable, exception.RemoteError) as error:
         LOG.warning(
             'Could not fetch the definitions of guests of host %(host)s: %(error)s', {'host': host, 'error': error}

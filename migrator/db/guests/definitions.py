@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import datetime
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -31,6 +31,11 @@ _LOCK_GUESTS = Prepared(
 _OF_HOST = (_D.c.instance_uuid.in_(_GUESTS), _D.c.host == sa.bindparam('at'))
 _KEPT = Prepared(sa.select(_D.c.instance_uuid).where(*_OF_HOST))
 _KEEP = Prepared(sa.update(_D).where(*_OF_HOST).values(stored_at=columns.later('since')))
+_REPORTED = Prepared(
+    sa.select(_D.c.instance_uuid, _D.c.immovable)
+    .join(_T, sa.and_(_T.c.uuid == _D.c.instance_uuid, _T.c.host == _D.c.host))
+    .where(_D.c.instance_uuid.in_(_GUESTS))
+)
 _DELETE = Prepared(sa.delete(_D).where(_D.c.instance_uuid.in_(_GUESTS)))
 _INSERT = Prepared(sa.insert(_D).values(stored_at=columns.later('since')))
 
@@ -56,6 +61,15 @@ class Definitions:
         query = query.where(_T.c.host == host, _D.c.host == host, _D.c.immovable.is_not(None))
         with self._engine.reader() as session:
             return {row.instance_uuid: row.immovable for row in session.execute(query)}
+
+    def reported(self, instance_uuids: Sequence[str]) -> dict[str, str | None]:
+        """Return guest -> what of it cannot be live-migrated, or None.
+
+        A guest whose host has reported no definition is left out.
+        """
+        parameters = {'guests': [*instance_uuids]}
+        with self._engine.reader() as session:
+            return {row.instance_uuid: row.immovable for row in session.execute(_REPORTED, parameters)}
 
     def outdated(self, seconds: float, limit: int) -> dict[str, Asked]:
         """Return host -> the guests there without a definition that was stored in the last ``seconds``.

@@ -33,7 +33,7 @@ ANSWER_WITHIN = 10.0
 #: Nova's power state for each vm_state.
 POWER_STATES = {'active': 1, 'paused': 3}
 COLUMNS = (
-    'UUID', 'NAME', 'HOST', 'VM STATE', 'TASK STATE', 'VCPUS', 'MEMORY (MiB)', 'DISK (GiB)', 'PROJECT',
+    'UUID', 'NAME', 'HOST', 'VM STATE', 'TASK STATE', 'LIVE', 'VCPUS', 'MEMORY (MiB)', 'DISK (GiB)', 'PROJECT',
 )  # fmt: skip
 
 
@@ -124,7 +124,10 @@ def flavor(given: argparse.Namespace, name: str) -> Flavor:
 
 
 def list_(asked: Asked) -> int:
-    """List the instances, the newest first."""
+    """List the instances, the newest first.
+
+    Each is shown with whether it can be moved live, as far as its host has reported that.
+    """
     command.check_host(asked)
     given = asked.arguments
     filters = {'host': given.host, 'project_id': given.project}
@@ -132,17 +135,23 @@ def list_(asked: Asked) -> int:
         {name: value for name, value in filters.items() if value is not None}, limit=given.limit + 1
     )
     shown, more = found[: given.limit], len(found) > given.limit
+    reported = asked.database.definitions.reported([one.uuid for one in shown])
+    can_move = {uuid: 'no' if reason else 'yes' for uuid, reason in reported.items()}
     rows = [
         [
-            one.uuid, one.name, one.host, one.vm_state, one.task_state, one.flavor.vcpus, one.flavor.memory_mb,
-            one.flavor.root_gb, one.project_id,
+            one.uuid, one.name, one.host, one.vm_state, one.task_state, can_move.get(one.uuid), one.flavor.vcpus,
+            one.flavor.memory_mb, one.flavor.root_gb, one.project_id,
         ]
         for one in shown
     ]  # fmt: skip
     text = command.table(COLUMNS, rows)
+    for one in shown:
+        if reason := reported.get(one.uuid):
+            text += f'\n{command.printable(one.name)} ({one.uuid}) cannot be moved live: {command.printable(reason)}.'
     if more:
         text += f'\nThere are more: --limit shows {given.limit} of them.'
-    asked.answer({'instances': [dataclasses.asdict(one) for one in shown], 'more': more}, text)
+    documents = [dataclasses.asdict(one) | {'immovable': reported.get(one.uuid)} for one in shown]
+    asked.answer({'instances': documents, 'more': more}, text)
     return command.RIGHT
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Guests of definitions that are less plain: what plan and check let go arrives as it was, and the rest is named.
+"""Guests of less plain definitions: each arrives as it was, or is refused with the reason.
 
 A guest that is refused runs on, and nothing is left of the attempt.
 """

@@ -74,8 +74,8 @@ def test_an_existing_guest_is_registered_listed_migrated_and_deleted(operator, s
     assert stored() == (['host1'], {'host1': claim})
     (row,) = operator.rows('instance', 'list')
     assert row == {
-        'UUID': UUID, 'NAME': 'web', 'HOST': 'host1', 'VM STATE': 'active', 'TASK STATE': '-', 'VCPUS': '2',
-        'MEMORY (MiB)': '256', 'DISK (GiB)': '1', 'PROJECT': 'blue',
+        'UUID': UUID, 'NAME': 'web', 'HOST': 'host1', 'VM STATE': 'active', 'TASK STATE': '-', 'LIVE': '-',
+        'VCPUS': '2', 'MEMORY (MiB)': '256', 'DISK (GiB)': '1', 'PROJECT': 'blue',
     }  # fmt: skip
 
     cloud = operator.cloud
@@ -102,7 +102,7 @@ def test_options_are_stored_and_missing_ones_have_defaults(operator, stored):
     assert (instance['vm_state'], instance['power_state'], instance['node']) == ('paused', 3, 'host2')
     assert instance['flavor']['extra_specs'] == {'resources:VCPU': '1', 'hw:numa_nodes': '2'}
     assert stored(instance['uuid']) == (['host2'], {'host2': {'VCPU': 1, 'MEMORY_MB': 256, 'DISK_GB': 6}})
-    assert operator.json('instance', 'list')['instances'] == [instance]
+    assert operator.json('instance', 'list')['instances'] == [instance | {'immovable': None}]
 
 
 def test_lists_are_filtered_and_show_that_there_are_more(operator):
@@ -117,6 +117,21 @@ def test_lists_are_filtered_and_show_that_there_are_more(operator):
     )
     assert operator.json('instance', 'list', '--limit', 2)['more'] is True
     assert operator.json('instance', 'list', '--limit', 3)['more'] is False
+
+
+def test_list_shows_which_guests_cannot_be_moved_live_and_why(operator):
+    for host, name in (('host1', 'free'), ('host1', 'fixed'), ('host1', 'new')):
+        operator.observed('instance', 'create', '--name', name, '--host', host, *SIZE, *WHOSE, '--force')
+    uuids = {one.name: one.uuid for one in operator.cloud.database.instances.list({})}
+    reported = {uuids['free']: {'xml': ''}, uuids['fixed']: {'immovable': 'it has a pci device of its host'}}
+    operator.cloud.database.definitions.store('host1', reported, 0)
+    assert [(row['NAME'], row['LIVE']) for row in operator.rows('instance', 'list')[:3]] == [
+        ('new', '-'), ('fixed', 'no'), ('free', 'yes'),
+    ]  # fmt: skip
+    text = operator.observed('instance', 'list').splitlines()[-1]
+    assert text == f'fixed ({uuids["fixed"]}) cannot be moved live: it has a pci device of its host.'
+    shown = {one['name']: one['immovable'] for one in operator.json('instance', 'list')['instances']}
+    assert shown == {'new': None, 'fixed': 'it has a pci device of its host', 'free': None}
 
 
 def test_without_placement_neither_is_created_and_neither_is_deleted(operator, stored, unused_port):
