@@ -77,6 +77,7 @@ class Guest:
 
     :ivar size_mb: its memory in MiB.
     :ivar is_cold: whether it would be moved while it is shut off.
+    :ivar is_locked: whether it is locked, and the drain moves it or leaves it.
     """
 
     uuid: str
@@ -85,6 +86,7 @@ class Guest:
     size_mb: int
     obstacle: Obstacle | None = None
     is_cold: bool = False
+    is_locked: bool = False
 
 
 class MoveState(enum.StrEnum):

@@ -125,8 +125,9 @@ def documents(
     :returns: for each drain ``host``; ``guests``, each with ``instance_uuid``, ``name``, ``size_mb``, ``can_move``,
         ``destination``, ``migration_type``, ``obstacle`` (``kind``, ``reason``, ``remedy``, or null) and
         ``expected_seconds`` (how long its copy takes: ``p50`` and ``p80``, or null); ``can_move`` and ``cannot_move``,
-        the numbers of guests; ``copies``, each with the fields of :class:`Copy`; ``not_judged``, sentences;
-        ``expected_seconds`` of the whole drain, null if one is moved while it is shut off.
+        the numbers of guests; ``locked``, how many of all are locked; ``copies``, each with the fields of
+        :class:`Copy`; ``not_judged``, sentences; ``expected_seconds`` of the whole drain, null if one is moved while
+        it is shut off.
     """
     outlooks = [dataclasses.replace(outlook_of(drain), share=len(drains)) for drain in drains]
     return [
@@ -163,6 +164,7 @@ def _document(rooms: Rooms, drain: Drain, chosen: Sequence[Choice], outlook: for
         'guests': guests,
         'can_move': len(can_move),
         'cannot_move': len(guests) - len(can_move),
+        'locked': sum(one.guest.is_locked for one in chosen),
         'expected_seconds': whole if len(sizes) == len(can_move) else None,
     }
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from migrator import exception
-from migrator.objects.drain import MOST, Direction, Drain, DrainOrder, DrainStatus, Member, MemberStatus
+from migrator.objects.drain import MOST, Direction, Drain, DrainOrder, DrainStatus, Locked, Member, MemberStatus
 
 
 class Kind(enum.Enum):
@@ -91,6 +91,12 @@ FIELDS = (
         'include_stopped',
         Kind.FLAG,
         'also move {guest}s that are shut off, by cold migrations that the drain confirms',
+    ),
+    Field(
+        'locked',
+        Kind.CHOICE,
+        'whether {guest}s that are locked stay, as by default, or move: only an administrator may have them moved',
+        choices=tuple(one.value for one in Locked),
     ),
 )
 NAMES = tuple(field.name for field in FIELDS)

@@ -122,22 +122,22 @@ class NovaEngine:
     def guests(self, drain: Drain) -> list[Guest]:
         """Return the guests of a drain's host, the oldest first."""
         service = self._service(drain.host)
-        return [self._guest(server, service) for server in self._nova.servers(drain.host)]
+        return [self._guest(drain, server, service) for server in self._nova.servers(drain.host)]
 
     def find(self, drain: Drain, uuids: Iterable[str]) -> list[Guest]:
         """Return guests wherever they are; a deleted one is left out."""
         servers = [server for uuid in uuids if (server := self._nova.server(uuid)) is not None]
         services = {host: self._service(host) for host in {server.host for server in servers} if host is not None}
         home = self._service(drain.host) if servers and drain.direction == Direction.BACK else None
-        return [self._guest(server, services.get(server.host or ''), home) for server in servers]
+        return [self._guest(drain, server, services.get(server.host or ''), home) for server in servers]
 
-    def _guest(self, server: Server, service: Service | None, home: Service | None = None) -> Guest:
+    def _guest(self, drain: Drain, server: Server, service: Service | None, home: Service | None = None) -> Guest:
         """Return a guest.
 
         :param service: the nova-compute of its host.
         :param home: that of the host of a restore. Nova refuses one that is down or disabled.
         """
-        found = obstacle(server, service)
+        found = obstacle(server, service, drain)
         if found is None or found.kind == ObstacleKind.BUSY:
             if service is not None and service.state == 'down':
                 found = Obstacle(ObstacleKind.BUSY, _down(service), f'Start it. {evacuate(server, service)}')
@@ -146,7 +146,8 @@ class NovaEngine:
             elif home is not None and home.status == 'disabled':
                 found = disabled_home(home.host, home.disabled_reason)
         self._sizes[server.uuid] = server.flavor.memory_mb
-        return Guest(server.uuid, server.name, server.host or '', server.flavor.memory_mb, found)
+        size = server.flavor.memory_mb
+        return Guest(server.uuid, server.name, server.host or '', size, found, is_locked=server.locked)
 
     def _service(self, host: str) -> Service | None:
         """Return the nova-compute of a host.
@@ -182,7 +183,7 @@ class NovaEngine:
             raise Refused(_busy(f'It is not on {member.source} any more.'))
         if self.task is not None and server.task_state == self.task:
             return  # a request that had no answer has arrived meanwhile
-        self.check(server)
+        self.check(drain, server)
         avoided, refused = {*member.tried}, set[str]()
         while True:
             target = host if host is not None else self._destination(drain, member, avoided)
@@ -194,19 +195,19 @@ class NovaEngine:
                     avoided.add(target)
                     refused.add(target)
                     continue
-                refusal = self._refusal(member, error)
+                refusal = self._refusal(drain, member, error)
                 if refusal is not None:
                     raise Refused(refusal) from None
             return
 
-    def check(self, server: Server) -> None:
+    def check(self, drain: Drain, server: Server) -> None:
         """Check a guest before its request.
 
         :raises Refused: it cannot be moved now.
         """
-        found = obstacle(server)
+        found = obstacle(server, drain=drain)
         if found is not None:
-            raise Refused(obstacle(server, self._service(server.host or '')) or found)
+            raise Refused(obstacle(server, self._service(server.host or ''), drain) or found)
         earlier = half_written(self._nova, server)
         if earlier is not None:
             raise Refused(Obstacle(ObstacleKind.STATE, f'{forgotten(earlier)}.', ''))
@@ -219,15 +220,15 @@ class NovaEngine:
         """
         self._nova.migrate_live(uuid, host)
 
-    def refusal(self, server: Server, reason: str) -> Obstacle:
+    def refusal(self, drain: Drain, server: Server, reason: str) -> Obstacle:
         """Return why Nova has refused to move a guest.
 
         :param reason: Nova's own.
         """
-        found = obstacle(server, self._service(server.host or ''))
+        found = obstacle(server, self._service(server.host or ''), drain)
         return found or Obstacle(ObstacleKind.IMMOVABLE, f'Nova refuses to move it: {reason}', '')
 
-    def _refusal(self, member: Member, error: errors.NovaRefused) -> Obstacle | None:
+    def _refusal(self, drain: Drain, member: Member, error: errors.NovaRefused) -> Obstacle | None:
         """Return why Nova has refused to move a guest; None: an earlier request has arrived meanwhile."""
         if self._rows([member]):
             return None
@@ -236,7 +237,7 @@ class NovaEngine:
             return _busy('It was deleted.')
         if self.task is not None and server.task_state == self.task:
             return None
-        return self.refusal(server, _short(error.reason))
+        return self.refusal(drain, server, _short(error.reason))
 
     def _destination(self, drain: Drain, member: Member, avoided: set[str]) -> str | None:
         """Return the destination to name; None: Nova's scheduler chooses it."""

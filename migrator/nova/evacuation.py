@@ -182,7 +182,7 @@ class NovaEvacuations(NovaEngine):
         #: Guest -> what Nova has shown of it, and its newest migration then.
         self._newest: dict[str, tuple[Server, NovaMigration | None]] = {}
 
-    def _guest(self, server: Server, service: Service | None, home: Service | None = None) -> Guest:
+    def _guest(self, drain: Drain, server: Server, service: Service | None, home: Service | None = None) -> Guest:
         seen, newest = self._newest.get(server.uuid, (None, None))
         if seen != server:  # a migration that was requested meanwhile has changed the guest
             newest = newest_of(self._nova, server)
@@ -194,7 +194,7 @@ class NovaEvacuations(NovaEngine):
         """Return how many evacuations may be in progress at a time."""
         return drain.parallel or AT_ONCE
 
-    def check(self, server: Server) -> None:
+    def check(self, drain: Drain, server: Server) -> None:
         """Check a guest.
 
         :raises Refused: it cannot be evacuated now.
@@ -240,7 +240,7 @@ class NovaEvacuations(NovaEngine):
             for uuid, move in found.items()
         }
 
-    def refusal(self, server: Server, reason: str) -> Obstacle:
+    def refusal(self, drain: Drain, server: Server, reason: str) -> Obstacle:
         """Return why Nova has refused to evacuate a guest."""
         look = look_at(self._service(server.host or ''))
         # An old Nova evacuates none with a task, and no task of a dead host ends.

@@ -11,6 +11,7 @@ from migrator.drain.engine import Obstacle, ObstacleKind
 from migrator.nova.client import Nova
 from migrator.nova.resources import NovaMigration, Server, Service
 from migrator.objects import remedies
+from migrator.objects.drain import Drain, Locked
 from migrator.objects.remedies import Reading
 from migrator.placement_client.client import PlacementClient
 
@@ -46,16 +47,17 @@ def evacuate(server: Server, service: Service | None) -> str:
     return remedies.offer(remedies.Kind.EVACUATE_BY_NOVA, look, host=shlex.quote(server.host or ''))
 
 
-def obstacle(server: Server, service: Service | None = None) -> Obstacle | None:
+def obstacle(server: Server, service: Service | None = None, drain: Drain | None = None) -> Obstacle | None:
     """Return what is in the way of the live migration of a guest, as Nova shows it.
 
     :param service: the nova-compute of its host; None: it was not read.
+    :param drain: which wants to move it; None: none, and a lock is in the way.
     """
 
     def offer(kind: remedies.Kind) -> str:
         return remedies.offer(kind, look_at(service), guest=server.uuid, host=server.host)
 
-    if server.locked:
+    if server.locked and (drain is None or drain.locked != Locked.MOVE):
         why = f' ({server.locked_reason})' if server.locked_reason else ''
         return Obstacle(ObstacleKind.LOCKED, f'It is locked{why}.', offer(remedies.Kind.UNLOCK))
     if server.vm_state == 'error':

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -75,8 +76,10 @@ def plan(
     room = Rooms(candidates.Room(placement), site.hosts, {drain.host for drain in drains})
     found = [nova.servers(drain.host) for drain in drains]
     site.note(server for servers in found for server in servers)
-    obstacle_of = obstacle_of or site.obstacle
-    chosen = [list(_choose(site, room, *one, obstacle_of)) for one in zip(drains, found, strict=True)]
+    chosen = [
+        list(_choose(site, room, drain, servers, obstacle_of or functools.partial(site.obstacle, drain)))
+        for drain, servers in zip(drains, found, strict=True)
+    ]
     past = recorded.completed(nova, {server.uuid: server.flavor.memory_mb for servers in found for server in servers})
     now = clock.now()
     listed = {server.uuid for servers in found for server in servers}
@@ -150,7 +153,15 @@ def _choose(
     """Yield the guests of a drain in their order, each with what is in the way and its destination."""
     by_uuid = {server.uuid: server for server in servers}
     guests = [
-        Guest(server.uuid, server.name, drain.host, server.flavor.memory_mb, obstacle_of(server)) for server in servers
+        Guest(
+            server.uuid,
+            server.name,
+            drain.host,
+            server.flavor.memory_mb,
+            obstacle_of(server),
+            is_locked=server.locked,
+        )
+        for server in servers
     ]
     for guest in in_order(drain, guests):
         need = site.need(drain, by_uuid[guest.uuid])
@@ -283,10 +294,10 @@ class Site:
         """Treat a guest as if it were at a host already."""
         self._at[uuid] = host
 
-    def obstacle(self, server: Server) -> Obstacle | None:
+    def obstacle(self, drain: Drain, server: Server) -> Obstacle | None:
         """Return what is in the way of the live migration of a guest, besides a lack of room."""
         source = self._services.get(server.host or '')
-        found = obstacle(server, source)
+        found = obstacle(server, source, drain)
         if found is not None and found.kind != ObstacleKind.BUSY:
             return found
         if source is None or source.state != 'up':

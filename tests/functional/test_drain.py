@@ -155,28 +155,6 @@ def test_moving_guest_shows_the_progress_of_its_migration(cloud):
     assert (member['status'], member['migration']) == ('moved', None)
 
 
-def test_what_is_in_the_way_is_stated_and_the_others_move(cloud):
-    locked, free = (cloud.boot(name, 'host1') for name in ('locked', 'free'))
-    cloud.database.instances.update(locked.uuid, locked_by='owner', locked_reason='do not touch')
-    ended = ends(cloud, drain(cloud)['uuid'])
-    assert ended['status'] == 'incomplete'
-    assert statuses(ended) == {'locked': 'blocked', 'free': 'moved'}
-    assert f'openstack server unlock {locked.uuid}' in ended['message']
-    assert 'do not touch' in ended['message']
-    assert host_of(cloud, free) != 'host1'
-
-
-def test_guest_that_is_unlocked_in_time_leaves(cloud):
-    locked, slow = (cloud.boot(name, 'host1') for name in ('locked', 'slow'))
-    cloud.database.instances.update(locked.uuid, locked_by='owner')
-    faults(cloud, 'host1').stall('copying', instance_uuid=slow.uuid, sticky=True)
-    uuid = drain(cloud)['uuid']
-    until(cloud, lambda: statuses(show(cloud, uuid)).get('locked') == 'blocked')
-    cloud.database.instances.update(locked.uuid, locked_by=None)
-    migration_requests.go_on(cloud)
-    assert ends(cloud, uuid)['status'] == 'completed'
-
-
 def test_no_more_than_the_requested_number_move_at_a_time_in_the_requested_order(cloud):
     sizes = {'small': 256, 'large': 1024, 'middle': 512}
     instances = {name: cloud.boot(name, 'host1', memory_mb=size) for name, size in sizes.items()}
@@ -503,6 +481,8 @@ class TestPlan:
         cloud.database.instances.update(stopped.uuid, vm_state='stopped')
         ways = {guest['name']: guest['obstacle'] for guest in self.plan(cloud)['guests']}
         assert ways['locked']['kind'] == 'locked'
+        assert self.plan(cloud)['locked'] == 1
+        assert self.plan(cloud, locked='move')['guests'][0]['can_move']
         assert 'server unlock' in ways['locked']['remedy']
         assert ways['stopped']['kind'] == 'state'
 

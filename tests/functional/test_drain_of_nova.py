@@ -79,8 +79,18 @@ def test_plan_is_made_from_nova(site):
     site.nova.add_guest('kept', locked=True)
     plan = site.ask('POST', '', {'host': 'host1', 'dry_run': True})['plan']
     assert {guest['name']: guest['can_move'] for guest in plan['guests']} == {'free': True, 'kept': False}
+    assert plan['locked'] == 1
+    plan = site.ask('POST', '', {'host': 'host1', 'dry_run': True, 'locked': 'move'})['plan']
+    assert (plan['can_move'], plan['cannot_move'], plan['locked']) == (2, 0, 1)
     refused = site.ask('POST', '', {'host': 'host9', 'dry_run': True}, 400)
     assert 'host9' in refused['badRequest']['message']
+
+
+def test_locked_guest_of_nova_moves_if_the_drain_has_them_moved(site):
+    site.nova.add_guest('kept', locked=True)
+    uuid = site.ask('POST', '', {'host': 'host1', 'locked': 'move'}, 202)['drain']['uuid']
+    assert site.ends(uuid)['status'] == 'completed'
+    assert site.nova.on('host1') == []
 
 
 def test_drain_of_an_unknown_host_ends_with_the_reason(site):

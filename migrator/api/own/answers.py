@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from migrator.api.schemas.types import Schema, closed, each, many, or_null, whole
 from migrator.objects import MigrationStatus, MigrationType
-from migrator.objects.drain import Direction, DrainOrder, MemberStatus
+from migrator.objects.drain import Direction, DrainOrder, Locked, MemberStatus
 from migrator.objects.reasons import StuckKind, WaitKind
 from migrator.views.attention import Attention
 
@@ -226,6 +226,7 @@ _DRAIN = whole(
     host=_TEXT,
     reason=_TEXT_OR_NULL,
     order=_of(DrainOrder),
+    locked=_of(Locked),
     priorities={'type': ['object', 'null'], 'additionalProperties': _NUMBER},
     **each('priority max_attempts', _NUMBER),
     parallel=_NUMBER_OR_NULL,
@@ -310,7 +311,7 @@ _SECONDS = or_null(whole(**each('p50 p80', _NUMBER)))
 DRAIN_PLAN = whole(
     plan=whole(
         host=_TEXT,
-        **each('can_move cannot_move', _NUMBER),
+        **each('can_move cannot_move locked', _NUMBER),
         expected_seconds=_SECONDS,
         guests=many(
             whole(

@@ -21,7 +21,7 @@ from migrator.db.drains import Known
 from migrator.db.slots import Bounds
 from migrator.drain.request import FIELDS, Field, Kind, again, moved
 from migrator.objects import times
-from migrator.objects.drain import MOST, Drain, Member, MemberStatus
+from migrator.objects.drain import MOST, Drain, Locked, Member, MemberStatus
 from migrator.views import drains, migrations, names, reports
 
 LOG = logging.getLogger(__name__)
@@ -238,6 +238,11 @@ def _retry(request: Request, uuid: str) -> webob.Response:
 
 def _accept(request: Request, drain: Drain, has_moved: Sequence[Member] = ()) -> webob.Response:
     rows, context = request.services.database.drains, request.context
+    if drain.locked == Locked.MOVE and not context.is_admin:
+        raise exception.Forbidden(
+            'Invalid input for locked: only an administrator may have guests moved that are locked, as in nova. Leave '
+            'it out, or ask one.'
+        )
     drain = drain.replace(requested_by=context.user_id, project_id=context.project_id, request_id=request.request_id)
     rows.accept(drain, has_service=not uses_nova(request.services.conf), moved=has_moved)
     _wake(request)

@@ -48,7 +48,7 @@ from migrator.objects import (
     remedies,
 )
 from migrator.objects.difference import Difference, DifferenceKind
-from migrator.objects.drain import Direction, Drain, Member
+from migrator.objects.drain import Direction, Drain, Locked, Member
 from migrator.objects.migration import AbortCause
 from migrator.objects.remedies import Reading
 from migrator.saga import log
@@ -419,7 +419,8 @@ def guests_of(
         return own if own is not None and own.kind != ObstacleKind.BUSY else in_the_way.obstacle(one) or own
 
     return [
-        Guest(one.uuid, one.name, one.host, one.flavor.memory_mb, obstacle(one), _is_cold(drain, one)) for one in found
+        Guest(one.uuid, one.name, one.host, one.flavor.memory_mb, obstacle(one), _is_cold(drain, one), one.locked)
+        for one in found
     ]
 
 
@@ -433,10 +434,11 @@ def _obstacle(drain: Drain, instance: Instance, decide: str = '') -> Obstacle | 
 
     :param decide: what ends its VERIFY_RESIZE.
     """
-    if instance.locked_by is not None:
+    if instance.locked_by is not None and drain.locked != Locked.MOVE:
         why = f' ({instance.locked_reason})' if instance.locked_reason else ''
         remedy = remedies.offer(remedies.Kind.UNLOCK, guest=instance.uuid)
-        return Obstacle(ObstacleKind.LOCKED, f'It is locked by its {instance.locked_by}{why}.', remedy)
+        whose = 'its owner' if instance.locked_by == 'owner' else 'an administrator'
+        return Obstacle(ObstacleKind.LOCKED, f'It is locked by {whose}{why}.', remedy)
     if instance.vm_state == RESIZED:
         return Obstacle(ObstacleKind.STATE, 'It is in VERIFY_RESIZE.', decide)
     if instance.vm_state not in MIGRATABLE_VM_STATES and not _is_cold(drain, instance):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from migrator.objects import MigrationType, base
-from migrator.objects.drain import Drain, Member
+from migrator.objects.drain import Drain, Locked, Member
 from migrator.operator import drain_request, drain_text
 from migrator.operator.cli import command
 from migrator.operator.cli.command import Asked, Verb
@@ -54,6 +54,8 @@ def _plan_text(found: dict[str, Any]) -> str:
         rows.append([*shown, seconds, in_the_way['reason'], in_the_way['remedy']])
     text = command.table(_PLAN_COLUMNS, rows)
     text += f'\n{base.count(found["can_move"], "guest")} of {found["host"]} can move, {found["cannot_move"]} cannot.'
+    if found['locked']:
+        text += f' {base.count(found["locked"], "guest is", "guests are")} locked.'
     cold = sum(guest['can_move'] and guest['migration_type'] == MigrationType.MIGRATION for guest in found['guests'])
     text = f'{text} {_takes(found["expected_seconds"], cold)}' if found['can_move'] else text
     copies = [f'\n{one["name"]} ({one["instance_uuid"]}): {one["reason"]} {one["remedy"]}' for one in found['copies']]
@@ -177,6 +179,7 @@ def _head(drain: Mapping[str, Any]) -> list[str]:
     lines = [f'Drain {drain["uuid"]} of {drain["host"]}: {drain_text.result(drain)}.']
     lines += [f'It is the retry of drain {drain["retry_of"]}.'] if drain['retry_of'] is not None else []
     lines += ['It also moves the guests that are shut off.'] if drain['include_stopped'] else []
+    lines += ['It also moves the guests that are locked.'] if drain['locked'] == Locked.MOVE else []
     said = drain_text.message(drain) if drain_text.has_ended(drain) else drain_text.waits_for(drain)
     return [*lines, command.printable(said)] if said else lines
 

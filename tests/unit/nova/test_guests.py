@@ -56,7 +56,7 @@ def test_guest_that_was_requested_from_the_new_host_since_is_not_half_moved(clou
     cloud.fake._add_row(guest, None, None)
     cloud.fake.rows[-1].update(source_compute='host2', dest_compute='host1', status='error')
     (found,) = cloud.engine.guests(cloud.rows.drain)
-    cloud.engine.check(cloud.fake.client().server(found.uuid))
+    cloud.engine.check(cloud.rows.drain, cloud.fake.client().server(found.uuid))
 
 
 def test_of_two_records_of_a_host_the_one_that_reports_counts(cloud):
