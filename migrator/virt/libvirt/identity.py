@@ -152,10 +152,13 @@ def difference(path: str, facts: dict[str, Any]) -> str:
         same = here and here == there
         return '' if same else f'the identity of the device is {here or "unknown"} here and {there or "unknown"} there'
     marker = str(facts.get('marker', ''))
+    if not os.path.basename(marker).startswith(MARKER):
+        # Any other file, such as a directory whose inode is known, would say nothing.
+        return f'{marker or "an empty name"}, which the other host names, is no marker'
     try:
         mark = os.stat(marker)
     except FileNotFoundError:
-        return f'{marker or "a file"}, which the other host left beside it, is missing here'
+        return f'{marker}, which the other host left beside it, is missing here'
     if mark.st_dev != found.st_dev or not is_below(path, os.path.dirname(marker)):
         return f'it is not on the file system of {marker} here'
     kind = filesystem_of(marker)

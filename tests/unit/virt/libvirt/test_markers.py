@@ -172,3 +172,11 @@ def test_fingerprint_shows_another_content_of_the_same_size(tmp_path, size, at):
     assert identity.fingerprint(str(one)) != identity.fingerprint(str(other))
     other.write_bytes(bytes(size + 1))
     assert identity.fingerprint(str(one)) != identity.fingerprint(str(other))
+
+
+def test_file_that_is_no_marker_proves_nothing(tmp_path):
+    (tmp_path / 'disk').touch()
+    (tmp_path / 'mark').touch()
+    for marker in (tmp_path, tmp_path / 'mark', '/'):
+        facts = {'marker': str(marker), 'inode': os.stat(marker).st_ino}
+        assert 'is no marker' in identity.difference(str(tmp_path / 'disk'), facts)
