@@ -26,6 +26,7 @@ from migrator.virt.libvirt.cold_migration import copies
 from migrator.virt.libvirt.cold_migration.driver import copied_to
 from migrator.virt.libvirt.cold_migration.here import ResizingDriver
 from migrator.virt.libvirt.definition import consoles
+from migrator.virt.libvirt.definition.bounds import Bounds, read
 from migrator.virt.libvirt.definition.disks import files_read, volumes_of
 from migrator.virt.libvirt.definition.needs import files_of, missing_files
 from migrator.virt.libvirt.definition.obstacles import refuse_merging, why_immovable
@@ -204,10 +205,11 @@ class LibvirtDriver(ResizingDriver):
         self._refuse_processor(migrate_data)
         made = self._incoming.received(instance.uuid)
         missing = self._missing('pre_live_migration', instance, migrate_data.source, made)
+        copied = [disk for disk in storage.disks_of(migrate_data) if not disk.shared] + missing
+        self.connection.call('pre_live_migration', lambda each: Bounds(self.conf, each).refuse_copies(instance, copied))
         # An earlier migration of the guest away from here left this record. The guest has gone since.
         self._records.remove(records.OUTGOING, instance.uuid)
         self._incoming.begin(instance.uuid)
-        copied = [disk for disk in storage.disks_of(migrate_data) if not disk.shared] + missing
         self._incoming.refuse_too_little(instance.uuid, copied, migrate_data)
         for disk in storage.disks_of(migrate_data):
             token.raise_if_cancelled()
@@ -338,6 +340,7 @@ class LibvirtDriver(ResizingDriver):
         self, phase: str, instance: Instance, source: dict[str, Any], made: Collection[str] = ()
     ) -> list[storage.Disk]:
         """Return the files of a guest that this host lacks; see :func:`.needs.missing_files`."""
+        read(instance, source)
         here = consoles.moved(source['xml'], source.get('own_addresses', ()), consoles.of_host(self.conf))
         files = files_of(source)
         return self.connection.call(phase, lambda each: missing_files(each, self.host, instance, here, files, made))
@@ -348,6 +351,7 @@ class LibvirtDriver(ResizingDriver):
         copied = copied_to(migrate_data)
         if not copied:
             return
+        self._refuse_disks_of_others(phase, instance, [disk for disk, _draft in copied])
         with self._reaching(phase, there) as destination:
             for disk, draft in copied:
                 if disk.identity and identity.fingerprint(disk.path) != disk.identity:
@@ -357,7 +361,7 @@ class LibvirtDriver(ResizingDriver):
 
     def _remove_received(self, phase: str, instance: Instance) -> None:
         for draft in self._incoming.received(instance.uuid).values():
-            self._remove_drafts(phase, draft)
+            self._remove_drafts(phase, instance, draft)
 
     def _refuse_processor(self, migrate_data: LiveMigrateData) -> None:
         """Refuse a guest whose processor this host does not have.

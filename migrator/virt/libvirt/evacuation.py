@@ -15,6 +15,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import libvirt
+from oslo_config import cfg
 from oslo_log import log as logging
 
 from migrator import exception
@@ -22,6 +23,7 @@ from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
 from migrator.virt.libvirt import identity, records, storage
 from migrator.virt.libvirt.base import HostDriver, on_disk
 from migrator.virt.libvirt.definition import consoles
+from migrator.virt.libvirt.definition.bounds import Bounds, read
 from migrator.virt.libvirt.definition.disks import chain_of, files_read, is_still_to_come, writable_disks
 from migrator.virt.libvirt.definition.needs import check_definition
 from migrator.virt.libvirt.definition.obstacles import why_immovable
@@ -105,8 +107,7 @@ class EvacuatingDriver(HostDriver):
                 reason=f'host {instance.host} has not reported the definition of guest {instance.uuid}, so that no '
                 f'other host can start it: repair {instance.host}, or define the guest by hand'
             )
-        addresses = consoles.of_host(self.conf)
-        return self.connection.call(phase, lambda each: check(each, self.host, instance, migrate_data, addresses))
+        return self.connection.call(phase, lambda each: check(each, self.conf, instance, migrate_data))
 
     def _is_active(self, instance: Instance) -> bool:
         return self.get_guest(instance.uuid).state in protocol.ACTIVE
@@ -158,6 +159,9 @@ class EvacuatingDriver(HostDriver):
         def persist(connection: Any) -> None:
             domain = connection.lookupByUUIDString(instance.uuid)
             if not domain.isPersistent() and migrate_data.source['persistent']:
+                # An earlier call may have started the guest from another definition.
+                root = read(instance, migrate_data.source)
+                Bounds(self.conf, connection).refuse_definition(instance, migrate_data, root)
                 connection.defineXML(self._definition(migrate_data))
             if migrate_data.source['autostart'] and domain.isPersistent():
                 domain.setAutostart(1)
@@ -236,30 +240,28 @@ def describe(
 # --- at the destination ----------------------------------------------------------------------------------------------
 
 
-def check(
-    connection: Any, host: str, instance: Instance, migrate_data: LiveMigrateData, addresses: dict[str, str]
-) -> list[str]:
-    """Check that a host can start a guest, and return the files and devices of its disks.
+def check(connection: Any, conf: cfg.ConfigOpts, instance: Instance, migrate_data: LiveMigrateData) -> list[str]:
+    """Check that this host can start a guest, and return the files and devices of its disks.
 
     :param connection: a ``libvirt.virConnect``.
-    :param host: the name of this host.
-    :param addresses: of its consoles, as :func:`.consoles.of_host` returns them.
+    :param conf: with the options of :mod:`migrator.conf.libvirt` registered.
     :raises migrator.exception.MigrationPreCheckError: the host cannot start the guest.
     """
     remedy = f'repair host {instance.host}, or define the guest by hand'
     other = f'or repair {instance.host} if the disk is its own'
-    disks, missing = check_definition(connection, host, instance, migrate_data, remedy, addresses)
+    bounds = Bounds(conf, connection)
+    disks, missing = check_definition(connection, bounds, instance, migrate_data, remedy, consoles.of_host(conf))
     for disk in (disk for disk in missing if not disk.optional):
         raise exception.MigrationPreCheckError(
-            reason=f'host {host} does not have {disk.path} of guest {instance.uuid}: provide it there, {other}'
+            reason=f'host {bounds.host} does not have {disk.path} of guest {instance.uuid}: provide it there, {other}'
         )
     identities = migrate_data.source.get('files', {})
-    return [path for disk in disks for path in files_written(disk, host, instance, identities, disk.shared, other)]
+    return [path for disk in disks for path in files_written(disk, bounds, instance, identities, disk.shared, other)]
 
 
 def files_written(
     disk: storage.Disk,
-    host: str,
+    bounds: Bounds,
     instance: Instance,
     identities: dict[str, dict[str, Any]],
     in_use: bool,
@@ -267,11 +269,13 @@ def files_written(
 ) -> list[str]:
     """Return the files or devices of a disk.
 
+    :param bounds: those of this host.
     :param identities: what the source has reported of each file.
     :param in_use: whether a QEMU may use the disk.
     :param remedy: what else to do than to mount the storage of the source.
     :raises migrator.exception.MigrationPreCheckError: the disk is missing here, may be another one, or is in use.
     """
+    host = bounds.host
     if disk.kind == 'network':
         return []
     if not os.path.exists(disk.path):
@@ -284,6 +288,8 @@ def files_written(
         _refuse_other(disk.path, disk, host, instance, identities, remedy)
         chain = chain_of(disk, in_use)
         for path in chain:
+            if path != disk.path and (problem := bounds.not_a_backing(path)):
+                raise exception.DriverError(f'{path}, which backs it, {problem}: {bounds.remedy()}')
             _refuse_other(path, disk, host, instance, identities, remedy)
     except (OSError, exception.DriverError) as error:
         raise exception.MigrationPreCheckError(

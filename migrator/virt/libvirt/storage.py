@@ -425,7 +425,9 @@ class IncomingDisks:
             return
         for path, inode in facts['files'].items():
             self._draft(path, instance_uuid).unlink(missing_ok=True)
-            remove_file(path, inode)
+            # No symbolic link was made, so one is another's.
+            if not os.path.islink(path):
+                remove_file(path, inode)
         for log in facts.get('logs', []):
             pathlib.Path(log).unlink(missing_ok=True)
         for directory in reversed(facts['directories']):

@@ -39,6 +39,7 @@ def configuration(lab: hosts.Lab, host: hosts.Host, folder: pathlib.Path, **opti
     conf.set_override('shutdown_timeout', 0)
     conf.set_override('connection_uri', host.uri, group='libvirt')
     conf.set_override('live_migration_uri', lab.uri_of_any, group='libvirt')
+    conf.set_override('allowed_paths', lab.allowed_paths, group='libvirt')
     for name, value in options.items():
         conf.set_override(name, value, group='libvirt')
     return conf

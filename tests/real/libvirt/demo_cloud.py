@@ -72,6 +72,7 @@ class LibvirtCloud(Cloud):
         conf.set_override('state_path', str(self.backend.directory / host))
         conf.set_override('connection_uri', self.lab.hosts[host].uri, group='libvirt')
         conf.set_override('live_migration_uri', self.lab.uri_of_any, group='libvirt')
+        conf.set_override('allowed_paths', self.lab.allowed_paths, group='libvirt')
         made = LibvirtDriver(conf, threads)
         self._drivers.append(made)
         return made

@@ -79,6 +79,7 @@ class LibvirtSite(Site):
             'shutdown_timeout': 0,
             'report_interval': 2,
             'libvirt.live_migration_uri': self.lab.uri_of_any,
+            'libvirt.allowed_paths': ','.join(self.lab.allowed_paths),
             **dict(self.shape.options),
         }
         return super().configure(name, **{**ours, **more})

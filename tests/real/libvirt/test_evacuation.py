@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -196,4 +197,43 @@ def test_definition_that_the_destination_cannot_run_is_refused(
     changed = LiveMigrateData(source={**data.source, 'xml': data.source['xml'].replace(old, new)})
     with pytest.raises(exception.MigrationPreCheckError, match=match):
         bench.destination.check_can_evacuate(instance, changed)
+    bench.destination.check_can_evacuate(instance, data)
+
+
+@pytest.mark.parametrize(
+    ('old', 'new', 'match'),
+    [
+        ('<emulator>.*</emulator>', '<emulator>/bin/sh</emulator>', 'no emulator that libvirt of beta lists'),
+        (
+            '(<domain [^>]*)>(.*)</domain>',
+            "\\1 xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>\\2"
+            "<qemu:commandline><qemu:arg value='-daemonize'/></qemu:commandline></domain>",
+            'add qemu:commandline to',
+        ),
+        (
+            '</devices>',
+            "<disk type='file' device='cdrom'><source file='/etc/shadow'/><target dev='hda'/></disk></devices>",
+            "'/etc/shadow', which is neither below",
+        ),
+        ("path='[^']*'", "path='{victim}'", 'ends in .log'),
+        ("path='[^']*'", "path='/etc/motd'", "'/etc/motd', which is neither below"),
+        ('<kernel>.*</kernel>', '<kernel>/proc/version</kernel>', "'/proc/version', which is neither below"),
+    ],
+)
+def test_definition_that_would_harm_the_destination_is_refused_there_and_nothing_runs(
+    bench: LibvirtBench, old: str, new: str, match: str
+) -> None:
+    _guest, instance = a_guest(bench)
+    victim = bench.lab.shared / 'victim'
+    victim.write_text('of another guest')
+    data = described(bench, instance)
+    definition = re.sub(old, new.replace('{victim}', str(victim)), data.source['xml'], flags=re.DOTALL)
+    assert definition != data.source['xml']
+    hostile = LiveMigrateData(source={**data.source, 'xml': definition})
+    for phase in (bench.destination.check_can_evacuate, bench.destination.evacuate):
+        with pytest.raises(exception.MigrationPreCheckError, match=match):
+            phase(instance, hostile)
+    bench.destination.rollback_evacuation_at_destination(instance, hostile)
+    assert bench.beta.domains() == []
+    assert victim.read_text() == 'of another guest'
     bench.destination.check_can_evacuate(instance, data)

@@ -26,7 +26,8 @@ from migrator.virt.libvirt.base import on_disk
 from migrator.virt.libvirt.cold_migration import copies, resizes, users
 from migrator.virt.libvirt.connection import POLL_INTERVAL, Connection, code_of
 from migrator.virt.libvirt.definition import consoles
-from migrator.virt.libvirt.definition.disks import writable_disks
+from migrator.virt.libvirt.definition.bounds import Bounds
+from migrator.virt.libvirt.definition.disks import named_files, writable_disks
 from migrator.virt.libvirt.definition.needs import check_definition, files_of
 from migrator.virt.libvirt.definition.obstacles import obstacle_of, pending_disk, refuse_merging
 from migrator.virt.libvirt.guest import remove_domain
@@ -97,7 +98,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         resizes.refuse_read_only(self.host, migrate_data)
         for disk in copied:
             # What earlier migrations of the guest have left.
-            self._remove_drafts('check_can_migrate_destination', copies.draft_of(disk, instance.uuid, '*'))
+            self._remove_drafts('check_can_migrate_destination', instance, copies.draft_of(disk, instance.uuid, '*'))
         token = self._threads.new_uuid()
         self._incoming.refuse_too_little(instance.uuid, copied, migrate_data)
         there = {
@@ -143,6 +144,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
             raise self._error(phase, f'guest {instance.uuid} has been shut off since the check: look where it runs')
         plans.refuse_other_disks(self.connection, phase, instance, checked, libvirt.VIR_DOMAIN_XML_INACTIVE)
         copied = copied_to(migrate_data)
+        self._refuse_disks_of_others(phase, instance, [disk for disk, _draft in copied])
         # The configuration may have changed since the checks.
         if copied and plans.must_encrypt(self.conf, there) and (reason := plans.unencrypted(self.conf, live=False)):
             raise self._error(phase, reason)
@@ -182,16 +184,22 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         if not self._is_active(instance):
             # An earlier migration of the guest away from here left this record. The guest has gone since.
             self._records.remove(records.OUTGOING, instance.uuid)
+            copied = copied_to(migrate_data)
+            self.connection.call(
+                phase, lambda each: Bounds(self.conf, each).refuse_copies(instance, [disk for disk, _draft in copied])
+            )
             self._incoming.begin(instance.uuid, _token(migrate_data))
-            for disk, draft in copied_to(migrate_data):
+            for disk, draft in copied:
                 self._incoming.adopt(instance.uuid, disk, draft)
             # The storage may have gone since the check.
             self._sort(phase, instance, migrate_data, migrate_data.destination['copies'])
             resizes.grow(self.host, migrate_data)
             self._start(phase, instance, migrate_data, power_on)
         self._persist(phase, instance, migrate_data)
-        for path in (path for path, facts in migrate_data.source['files'].items() if facts.get('absent')):
-            self._incoming.claim(instance.uuid, path)
+        # The source names them, so nothing but the NVRAM of the definition is taken for a file that libvirt has made.
+        for disk in self.connection.call(phase, lambda each: writable_disks(each, migrate_data.source['xml'])):
+            if disk.target == 'nvram' and _is_absent(migrate_data.source, disk):
+                self._incoming.claim(instance.uuid, disk.path)
         self._incoming.note_arrival(instance.uuid)
 
     # --- the end -----------------------------------------------------------------------------------------------------
@@ -212,7 +220,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         for kind in (records.INCOMING, records.ARRIVED) if migrate_data.destination else ():
             self._incoming.remove(instance.uuid, kind, _token(migrate_data))
         for _disk, draft in copied_to(migrate_data):
-            self._remove_drafts('revert_migration_at_destination', draft)
+            self._remove_drafts('revert_migration_at_destination', instance, draft)
 
     @on_disk
     def revert_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
@@ -300,13 +308,20 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         def sort(connection: Any) -> tuple[list[str], list[storage.Disk]]:
             files: list[str] = []
             copied: list[storage.Disk] = []
-            disks, missing = check_definition(connection, self.host, instance, migrate_data, remedy, addresses)
+            bounds = Bounds(self.conf, connection)
+            disks, missing = check_definition(connection, bounds, instance, migrate_data, remedy, addresses)
+            bounds.refuse_growth(instance, migrate_data, disks)
             copied += missing
             for disk in disks:
                 if made is not None and disk.target in made:
                     continue
                 if made is None and disk.kind != 'network' and not os.path.exists(disk.path):
-                    facts = checked[disk.target]
+                    facts = checked.get(disk.target, {})
+                    if (facts.get('kind'), facts.get('path')) != (disk.kind, disk.path):
+                        raise exception.MigrationPreCheckError(
+                            reason=f'host {self.host} does not see {disk.path}, disk {disk.target} of guest '
+                            f'{instance.uuid}, and {instance.host} has described another disk: request the move again'
+                        )
                     if facts['kept']:
                         raise exception.MigrationPreCheckError(
                             reason=f'host {self.host} does not see {disk.path}, disk {disk.target} of guest '
@@ -316,10 +331,31 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
                     copied.append(storage.Disk.of(facts))
                     continue
                 used = made is None or disk.shared
-                files += evacuation.files_written(disk, self.host, instance, identities, used, other)
+                files += evacuation.files_written(disk, bounds, instance, identities, used, other)
+            bounds.refuse_copies(instance, copied)
             return files, copied
 
         return self.connection.call(phase, sort)
+
+    def _refuse_disks_of_others(self, phase: str, instance: Instance, copied: list[storage.Disk]) -> None:
+        """Refuse to send what is no disk of the guest: the destination has returned the names, too."""
+
+        def ask(connection: Any) -> set[tuple[str, str]]:
+            domain, found = connection.lookupByUUIDString(instance.uuid), set()
+            for flags in (0, libvirt.VIR_DOMAIN_XML_INACTIVE):
+                definition = domain.XMLDesc(flags)
+                found |= {(disk.target, disk.path) for disk in writable_disks(connection, definition)}
+                found |= named_files(definition)
+            return found
+
+        if not copied:
+            return
+        mine = self.connection.call(phase, ask)
+        for disk in copied:
+            if (disk.target, disk.path) not in mine:
+                raise self._error(
+                    phase, f'{disk.path} is no disk {disk.target} of guest {instance.uuid}: request the move again'
+                )
 
     def _remove_moved(self, phase: str, instance: Instance, copied: list[storage.Disk]) -> None:
         """Remove what is left of a guest that has moved to another host.
@@ -337,6 +373,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
             self._records.remove(records.INCOMING, instance.uuid)
             self._remove(phase, instance, (GuestState.CUTOVER, GuestState.SHUTDOWN))
         used = self._used_by_others(phase, instance, [disk.path for disk in copied])
+        used |= self.connection.call(phase, lambda each: Bounds(self.conf, each).outside(copied))
         for disk in copied:
             if disk.path in used:
                 LOG.warning(
@@ -417,8 +454,13 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         except exception.MigratorException as error:
             LOG.info('Cannot ask guest %(guest)s to shut down: %(error)s', {'guest': instance_uuid, 'error': error})
 
-    def _remove_drafts(self, phase: str, draft: str) -> None:
-        """Remove the drafts of this host with a path, whose last part may have wildcards, and their pools."""
+    def _remove_drafts(self, phase: str, instance: Instance, draft: str) -> None:
+        """Remove the drafts of a guest with a path, whose last part may have wildcards, and their pools.
+
+        A message that names anything else is ignored.
+        """
+        if not os.path.basename(draft).startswith(f'{instance.uuid}-') or not draft.endswith('.draft'):
+            return
         self.connection.call(phase, lambda each: copies.undefine_pools(each, draft))
         copies.remove(draft)
 

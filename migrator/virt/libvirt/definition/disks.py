@@ -21,6 +21,8 @@ from migrator.virt.libvirt import identity, storage
 _VOLUMES = {libvirt.VIR_STORAGE_VOL_FILE: 'file', libvirt.VIR_STORAGE_VOL_BLOCK: 'block'}
 #: What the operating system of a guest may be given as a file.
 _OF_THE_SYSTEM = ('kernel', 'initrd', 'dtb', 'loader')
+#: How the names of network disks begin.
+_NETWORK = ('rbd:', 'nbd:', 'iscsi:', 'gluster:')
 #: Seconds that qemu-img may take to read the headers of a disk, less than the deadline of libvirt calls.
 _EXAMINE = 10
 
@@ -86,6 +88,13 @@ def _measured(disk: storage.Disk, instances_path: str) -> storage.Disk:
     )
 
 
+def named_files(definition: str) -> set[tuple[str, str]]:
+    """Return the files and devices that a definition names, each with what it is in the guest."""
+    xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
+    system = {(tag, element.text or '') for tag in _OF_THE_SYSTEM for element in xml.findall(f'os/{tag}')}
+    return {(disk.target, disk.path) for disk in storage.defined_disks(definition, read_only=True)} | system
+
+
 def writable_disks(connection: Any, definition: str) -> list[storage.Disk]:
     """Return the disks that a guest writes to, and its NVRAM.
 
@@ -124,9 +133,14 @@ def chain_of(disk: storage.Disk, in_use: bool) -> list[str]:
     :param in_use: whether a QEMU may use the disk.
     :raises migrator.exception.DriverError: a part of it is missing or unreadable, or a QEMU uses it.
     """
-    names = [str(image['filename']) for image in _images(disk, in_use)]
-    # A name that is no path is that of a network disk. A name in JSON may be anything, and is not recognized.
-    return [name for name in names if name.startswith(('/', 'json:'))]
+    images = _images(disk, in_use)
+    names = [str(image['filename']) for image in images]
+    for image in images:
+        # The content of an image may be in another file.
+        if content := ((image.get('format-specific') or {}).get('data') or {}).get('data-file'):
+            names.append(os.path.join(os.path.dirname(str(image['filename'])), str(content)))
+    # Any other name that is no path, such as one in JSON, may be anything. Nothing recognizes it.
+    return [name for name in names if not name.startswith(_NETWORK)]
 
 
 def kept_inside(disk: storage.Disk) -> tuple[list[str], bool]:

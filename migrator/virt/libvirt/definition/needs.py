@@ -16,7 +16,9 @@ from migrator import exception
 from migrator.objects import Instance, LiveMigrateData
 from migrator.virt.libvirt import identity, storage
 from migrator.virt.libvirt.definition import consoles
+from migrator.virt.libvirt.definition.bounds import Bounds, read
 from migrator.virt.libvirt.definition.disks import writable_disks
+from migrator.virt.libvirt.definition.places import is_regular
 
 T = TypeVar('T')
 
@@ -41,24 +43,24 @@ _OF_ONE_HOST = {
 
 def check_definition(
     connection: Any,
-    host: str,
+    bounds: Bounds,
     instance: Instance,
     migrate_data: LiveMigrateData,
     remedy: str,
     addresses: Mapping[str, str],
 ) -> tuple[list[storage.Disk], list[storage.Disk]]:
-    """Check that a host can start a guest, but for its disks.
+    """Check that a host can and may start a guest, but for its disks.
 
     :param connection: a ``libvirt.virConnect``.
-    :param host: the name of this host.
+    :param bounds: those of this host.
     :param remedy: what to do about a guest that no other host can start.
     :param addresses: of the consoles of this host, as :func:`.consoles.of_host` returns them.
     :returns: the disks that the guest writes to, unchecked; the files that it only reads, that this host lacks, and
         that can be copied to it.
     :raises migrator.exception.MigrationPreCheckError: the host cannot start the guest.
     """
+    host, xml = bounds.host, read(instance, migrate_data.source)
     definition = migrate_data.source['xml']
-    xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
     for place, what in _OF_ONE_HOST.items():
         if xml.find(f'devices/{place}') is not None:
             raise exception.MigrationPreCheckError(
@@ -69,6 +71,7 @@ def check_definition(
             reason=f'guest {instance.uuid} has a password, such as that of its console, which only its host has: '
             f'{remedy}'
         )
+    bounds.refuse_definition(instance, migrate_data, xml)
     here = consoles.moved(definition, migrate_data.source.get('own_addresses', ()), addresses)
     missing = missing_files(connection, host, instance, here, files_of(migrate_data.source))
     disks = _accepted(connection, host, instance, lambda: writable_disks(connection, definition))
@@ -140,7 +143,7 @@ def _accepted(connection: Any, host: str, instance: Instance, ask: Callable[[], 
         ) from error
 
 
-def files_of(source: dict[str, Any]) -> list[storage.Disk]:
+def files_of(source: Mapping[str, Any]) -> list[storage.Disk]:
     """Return the files that a guest only reads.
 
     :param source: what its source has reported.
@@ -208,6 +211,10 @@ def _has(host: str, instance: Instance, disk: storage.Disk) -> bool:
         raise exception.MigrationPreCheckError(
             reason=f'host {host} does not have {disk.path} of guest {instance.uuid}: provide it there, or, for a CD, '
             'eject it'
+        )
+    if disk.kind == 'file' and not is_regular(disk.path):
+        raise exception.MigrationPreCheckError(
+            reason=f'{disk.path} of guest {instance.uuid} is no file at {host}: move it away there'
         )
     try:
         found = identity.fingerprint(disk.path) if disk.kind == 'file' else identity.device_of(disk.path)

@@ -443,6 +443,11 @@ class Lab:
             self.close()
             raise
 
+    @property
+    def allowed_paths(self) -> list[str]:
+        """Where hosts have images, consoles and kernels of guests, besides their instances_path."""
+        return [IMAGES, guests.CONSOLES, str(self.directory.parent)]
+
     def __enter__(self) -> Lab:
         return self
 

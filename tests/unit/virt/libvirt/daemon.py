@@ -153,6 +153,8 @@ class Daemon:
     :ivar migrate: moves a guest live.
     :ivar where: returns the place at which a path of its host is.
     :ivar holes: the bytes of holes that streams have skipped.
+    :ivar emulators: the paths of its QEMUs.
+    :ivar loaders: the paths of its firmware.
     :ivar breaks_after: the bytes after which a stream breaks; None: never.
     """
 
@@ -160,7 +162,7 @@ class Daemon:
         self.domains, self.networks, self.refusal, self.start_error, self.start_ends = [], [], '', '', True
         self.listens, self.asked, self.destroyed, self.away = True, 0, 0, 0
         self.pools, self.where, self.holes, self.breaks_after = {}, pathlib.Path, 0, None
-        self.identity = str(uuid.uuid4())
+        self.identity, self.emulators, self.loaders = str(uuid.uuid4()), ['/usr/bin/qemu-system-x86_64'], []
         self.makes, self.migrate = None, lambda domain, uri: None
 
     def isAlive(self):  # noqa: N802 -- libvirt's name
@@ -177,7 +179,12 @@ class Daemon:
         return 7002000
 
     def getCapabilities(self):  # noqa: N802 -- libvirt's name
-        return f'<capabilities><host><uuid>{self.identity}</uuid></host></capabilities>'
+        guests = ''.join(f'<guest><arch><emulator>{each}</emulator></arch></guest>' for each in self.emulators)
+        return f'<capabilities><host><uuid>{self.identity}</uuid></host>{guests}</capabilities>'
+
+    def getDomainCapabilities(self, _emulator, _arch, _machine, _virttype, _flags):  # noqa: N802 -- libvirt's name
+        values = ''.join(f'<value>{each}</value>' for each in self.loaders)
+        return f'<domainCapabilities><os><loader supported="yes">{values}</loader></os></domainCapabilities>'
 
     def domainEventRegisterAny(self, _domain, event, _callback, _opaque):  # noqa: N802 -- libvirt's name
         return event
@@ -265,12 +272,15 @@ class Pool:
     """A storage pool that is a directory."""
 
     def __init__(self, daemon, xml):
-        self.daemon, self.active = daemon, False
+        self.daemon, self.active, self.xml = daemon, False, xml
         self.called, path = re.search('<name>(.*)</name>', xml)[1], re.search('<path>(.*)</path>', xml)[1]
         self.directory = daemon.where(path)
 
     def name(self):
         return self.called
+
+    def XMLDesc(self, _flags):  # noqa: N802 -- libvirt's name
+        return self.xml
 
     def isActive(self):  # noqa: N802 -- libvirt's name
         return self.active

@@ -44,6 +44,7 @@ def test_disk_that_is_in_the_configuration_only_is_named(local):
 def test_guest_whose_nvram_libvirt_has_still_to_make_is_moved_and_its_nvram_removed_by_a_revert(hosts):
     system = f"<nvram template='/vars.fd'>{hosts.images}/guest.fd</nvram>"
     hosts.have(system=system)
+    hosts.beta.loaders = ['/code.fd']
     data = hosts.checked()
     hosts.source.migrate_disk_and_power_off(INSTANCE, data)
     hosts.beta.makes = hosts.images / 'guest.fd'

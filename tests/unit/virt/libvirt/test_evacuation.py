@@ -147,10 +147,36 @@ def test_backing_file_that_the_source_has_not_reported_is_refused(source, destin
     refused(destination, data, '/base .*it was no disk of the guest when it reported the definition')
 
 
+@pytest.mark.parametrize(
+    ('images_of_chain', 'match'),
+    [
+        ([{'filename': '{0}/disk'}, {'filename': '{1}/other'}], '/other, which backs it, is neither below'),
+        (
+            [{'filename': '{0}/disk', 'format-specific': {'data': {'data-file': '{1}/other'}}}],
+            '/other, which backs it, is neither below',
+        ),
+        (
+            [{'filename': '{0}/disk', 'format-specific': {'data': {'data-file': 'content'}}}],
+            '/content .* it was no disk of the guest',
+        ),
+        ([{'filename': '{0}/disk'}, {'filename': 'fat:rw:/etc'}], 'fat:rw:/etc, which backs it, is no absolute path'),
+    ],
+)
+def test_what_backs_a_disk_is_bounded_and_the_same(source, destination, images, tmp_path, images_of_chain, match):
+    (images / 'disk').touch()
+    (tmp_path / 'outside').mkdir()
+    (tmp_path / 'outside' / 'other').touch()
+    (images / 'content').touch()
+    data = described(source, definition(a_disk(images / 'disk')))
+    chain = json.dumps(images_of_chain).replace('{0}', str(images)).replace('{1}', str(tmp_path / 'outside'))
+    (images / 'disk.chain').write_text(chain)
+    refused(destination, data, match)
+
+
 def test_network_disk_needs_no_proof_and_a_disk_of_the_host_is_refused(source, destination):
     data = described(source, definition(a_disk('pool/image', 'network')))
     assert destination[0].check_can_evacuate(INSTANCE, data).destination['files'] == []
-    refused(destination, described(source, definition(a_disk('nvme', 'nvme'))), 'disk vda .* is of type nvme')
+    refused(destination, described(source, definition(a_disk('nvme', 'nvme'))), 'devices/disk@type=nvme')
 
 
 def test_nvram_is_treated_as_a_disk(source, destination, images):
@@ -171,11 +197,11 @@ def test_nvram_is_treated_as_a_disk(source, destination, images):
         ("<memory model='nvdimm'><source><path>/m</path></source></memory>", 'has memory in a file'),
         ("<interface type='bridge'><source bridge='nonesuch'/></interface>", 'does not have a bridge nonesuch'),
         ("<interface type='network'><source network='net'/></interface>", 'does not have an active network net'),
-        ("<disk device='cdrom'><source file='/none.iso'/><target dev='hda'/></disk>", 'does not have /none.iso'),
+        ("<disk device='cdrom'><source file='{}/none.iso'/><target dev='hda'/></disk>", 'does not have .*/none.iso'),
     ],
 )
-def test_guest_that_needs_what_only_its_host_has_is_refused(source, destination, devices, match):
-    refused(destination, described(source, definition(devices)), match)
+def test_guest_that_needs_what_only_its_host_has_is_refused(source, destination, images, devices, match):
+    refused(destination, described(source, definition(devices.format(images))), match)
 
 
 def test_networks_and_files_that_the_host_has_are_no_obstacle(source, destination, images, monkeypatch):
@@ -186,9 +212,11 @@ def test_networks_and_files_that_the_host_has_are_no_obstacle(source, destinatio
         "<interface type='bridge'><source bridge='br'/></interface>"
         "<interface type='network'><source network='net'/></interface><interface type='user'/>"
         f"<disk device='cdrom'><source file='{images}/br'/><target dev='hda'/></disk>"
-        "<disk device='cdrom'><source file='/none.iso' startupPolicy='optional'/><target dev='hdb'/></disk>"
+        f"<disk device='cdrom'><source file='{images}/none.iso' startupPolicy='optional'/><target dev='hdb'/></disk>"
     )
-    destination[0].check_can_evacuate(INSTANCE, described(source, definition(devices, '<kernel>/dev/null</kernel>')))
+    data = described(source, definition(devices, f'<kernel>{images}/br</kernel>'))
+    destination[0].conf.set_override('allowed_parts', ['devices/interface@type=user'], group='libvirt')
+    destination[0].check_can_evacuate(INSTANCE, data)
 
 
 @pytest.mark.parametrize(
@@ -240,6 +268,7 @@ def test_cd_of_the_same_name_with_another_content_is_refused(source, destination
 def test_nvram_that_was_never_made_is_no_obstacle_and_one_in_its_place_is(source, destination, images):
     nvram = f"<nvram template='/vars.fd'>{images}/guest.fd</nvram>"
     data = described(source, definition(system=nvram))
+    destination[1].loaders = ['/code.fd']
     assert destination[0].check_can_evacuate(INSTANCE, data).destination['files'] == []
     (images / 'guest.fd').touch()
     refused(destination, data, r'has no NVRAM yet, and host beta has .*/guest\.fd: move it away there')
