@@ -8,12 +8,13 @@ Another host needs the definition to start the guest once its host is dead.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 from oslo_log import log as logging
 
 from migrator import context, exception, executors
 from migrator.conductor.migration.context import Tools
-from migrator.db.guests.definitions import Asked
+from migrator.db.guests.definitions import Asked, Reported
 
 LOG = logging.getLogger(__name__)
 
@@ -44,19 +45,35 @@ def _fetch(tools: Tools, host: str, guests: Asked) -> None:
     try:
         found = tools.hosts.api.get_definitions(context.admin_context(), host, list(guests), _TIMEOUT)
         stored = {uuid: found.get(uuid) or {} for uuid in guests}
-        fixed = {uuid: str(one['immovable']) for uuid, one in stored.items() if one.get('immovable')}
-        before = tools.database.definitions.reported([*fixed]) if fixed else {}
+        before = tools.database.definitions.reported(stored)
         tools.database.definitions.store(host, stored, _KEPT - _AGAIN, guests)
-        after = tools.database.definitions.reported([*fixed]) if fixed else {}
-        new = {uuid: reason for uuid, reason in after.items() if reason is not None and reason != before.get(uuid)}
-        for instance in tools.database.instances.list({'uuid': [*new]}) if new else ():
-            LOG.warning(
-                'Guest %(name)s (%(guest)s) of host %(host)s cannot be moved live: %(reason)s',
-                {'name': instance.name, 'guest': instance.uuid, 'host': host, 'reason': new[instance.uuid]},
-            )
+        after = tools.database.definitions.reported(stored)
+        _log_new(tools, host, {uuid: (before.get(uuid, Reported()), now) for uuid, now in after.items()})
     except (exception.ServiceUnreachable, exception.RemoteError) as error:
         LOG.warning(
             'Could not fetch the definitions of guests of host %(host)s: %(error)s', {'host': host, 'error': error}
         )
     except Exception:  # the pool would drop the error; the next sweep tries again
         LOG.exception('Could not store the definitions of guests of host %s', host)
+
+
+def _log_new(tools: Tools, host: str, found: Mapping[str, tuple[Reported, Reported]]) -> None:
+    """Log what keeps guests where they are, if it was not known before."""
+    new = {
+        uuid: [
+            (how, reason)
+            for how, was, reason in (
+                ('moved live', before.immovable, now.immovable),
+                ('evacuated or moved cold', before.unstartable, now.unstartable),
+            )
+            if reason is not None and reason != was
+        ]
+        for uuid, (before, now) in found.items()
+    }
+    wanted = [uuid for uuid, reasons in new.items() if reasons]
+    for instance in tools.database.instances.list({'uuid': wanted}) if wanted else ():
+        for how, reason in new[instance.uuid]:
+            LOG.warning(
+                'Guest %(name)s (%(guest)s) of host %(host)s cannot be %(how)s: %(reason)s',
+                {'name': instance.name, 'guest': instance.uuid, 'host': host, 'how': how, 'reason': reason},
+            )

@@ -298,6 +298,7 @@ class GuestDefinition(Base):
     definition: orm.Mapped[dict[str, Any]] = orm.mapped_column()
     #: What of the guest its hypervisor cannot live-migrate.
     immovable: orm.Mapped[str | None] = orm.mapped_column(columns.Text())
+    unstartable: orm.Mapped[str | None] = orm.mapped_column(columns.Text())
     stored_at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=columns.now())
 
 

@@ -215,7 +215,8 @@ class ComputeDriver(ColdMigration, Reporting, abc.ABC):
         The conductor stores it while this host lives.
 
         :returns: JSON-safe values; None if there is no such guest, or if this driver cannot start guests elsewhere. For
-            the plan of a drain, ``immovable`` may say in words what of the guest cannot be moved live, and what to do.
+            the plan of a drain, ``immovable`` may say in words what of the guest cannot be moved live, and what to do,
+            and ``unstartable`` why no other host would start it: no evacuation or cold migration moves it.
         """
         return None
 

@@ -82,6 +82,14 @@ def test_without_the_request_the_remedy_names_it(cloud):
     assert cloud.migrations(off) == []
 
 
+def test_plan_names_a_shut_off_guest_that_no_other_host_would_start(cloud):
+    off = boot_stopped(cloud, 'off')
+    cloud.database.definitions.store('host1', {off.uuid: {'unstartable': 'it has a TPM'}}, 0)
+    (planned,) = plan(cloud, include_stopped=True)['guests']
+    assert (planned['can_move'], planned['obstacle']['kind']) == (False, 'immovable')
+    assert planned['obstacle']['reason'] == 'It cannot be moved cold: it has a TPM.'
+
+
 def test_shut_off_guest_that_fails_is_tried_elsewhere_a_limited_number_of_times(cloud):
     off = boot_stopped(cloud, 'off')
     for host in ('host2', 'host3'):

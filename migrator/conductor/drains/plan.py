@@ -15,6 +15,7 @@ from typing import Any
 from migrator.conductor.drains.engine import guests_of
 from migrator.conductor.migration import destinations
 from migrator.db.api import Database
+from migrator.db.guests.definitions import Reported
 from migrator.db.services import Place
 from migrator.db.slots import Bounds
 from migrator.drain import forecast
@@ -77,18 +78,19 @@ def _copies(database: Database, hosts: Sequence[str]) -> dict[str, list[Copy]]:
 def _choose(database: Database, places: Mapping[str, Place], room: Rooms, drain: Drain) -> Iterator[Choice]:
     """Yield the guests of a drain in their order, each with what is in the way and its destination."""
     found = {one.uuid: one for one in database.instances.list({'host': drain.host})}
-    immovable = database.definitions.immovable(drain.host)
+    reported = database.definitions.reported(found)
     for guest in in_order(drain, guests_of(database, drain, found.values())):
         need = _need(places, drain, found[guest.uuid].flavor, guest.is_cold)
         in_the_way = guest.obstacle
         if in_the_way is None or in_the_way.kind == ObstacleKind.BUSY:
-            # What a host reports concerns live migrations.
-            reported = None if guest.is_cold else immovable.get(guest.uuid)
-            if reported is None:
+            known = reported.get(guest.uuid, Reported())
+            why = known.unstartable if guest.is_cold else known.immovable
+            if why is None:
                 yield Choice(guest, need, in_the_way, room.take(need))
                 continue
             remedy = 'The host reports this once an hour. A drain asks it again.'
-            in_the_way = Obstacle(ObstacleKind.IMMOVABLE, f'It cannot be moved live: {reported}.', remedy)
+            how = 'cold' if guest.is_cold else 'live'
+            in_the_way = Obstacle(ObstacleKind.IMMOVABLE, f'It cannot be moved {how}: {why}.', remedy)
         yield Choice(guest, need, in_the_way, None)
 
 

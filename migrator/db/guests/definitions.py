@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -32,12 +33,24 @@ _OF_HOST = (_D.c.instance_uuid.in_(_GUESTS), _D.c.host == sa.bindparam('at'))
 _KEPT = Prepared(sa.select(_D.c.instance_uuid).where(*_OF_HOST))
 _KEEP = Prepared(sa.update(_D).where(*_OF_HOST).values(stored_at=columns.later('since')))
 _REPORTED = Prepared(
-    sa.select(_D.c.instance_uuid, _D.c.immovable)
+    sa.select(_D.c.instance_uuid, _D.c.immovable, _D.c.unstartable)
     .join(_T, sa.and_(_T.c.uuid == _D.c.instance_uuid, _T.c.host == _D.c.host))
     .where(_D.c.instance_uuid.in_(_GUESTS))
 )
 _DELETE = Prepared(sa.delete(_D).where(_D.c.instance_uuid.in_(_GUESTS)))
 _INSERT = Prepared(sa.insert(_D).values(stored_at=columns.later('since')))
+
+
+@dataclasses.dataclass(frozen=True)
+class Reported:
+    """What the host of a guest has reported about its moves, in words.
+
+    :ivar immovable: what of it cannot be moved live; None: nothing.
+    :ivar unstartable: why no other host would start it, so that it is neither evacuated nor moved cold; None: one may.
+    """
+
+    immovable: str | None = None
+    unstartable: str | None = None
 
 
 class Definitions:
@@ -55,21 +68,19 @@ class Definitions:
         with self._engine.reader() as session:
             return dict(session.execute(query).scalar() or {})
 
-    def immovable(self, host: str) -> dict[str, str]:
-        """Return guest -> what of it cannot be live-migrated, for the guests of a host that have reported it."""
-        query = sa.select(_D.c.instance_uuid, _D.c.immovable).join(_T, _T.c.uuid == _D.c.instance_uuid)
-        query = query.where(_T.c.host == host, _D.c.host == host, _D.c.immovable.is_not(None))
-        with self._engine.reader() as session:
-            return {row.instance_uuid: row.immovable for row in session.execute(query)}
+    def reported(self, instance_uuids: Iterable[str]) -> dict[str, Reported]:
+        """Return guest -> what keeps it where it is, as its host has reported.
 
-    def reported(self, instance_uuids: Sequence[str]) -> dict[str, str | None]:
-        """Return guest -> what of it cannot be live-migrated, or None.
-
-        A guest whose host has reported no definition is left out.
+        A guest of which no definition was reported is left out.
         """
         parameters = {'guests': [*instance_uuids]}
+        if not parameters['guests']:
+            return {}
         with self._engine.reader() as session:
-            return {row.instance_uuid: row.immovable for row in session.execute(_REPORTED, parameters)}
+            return {
+                uuid: Reported(immovable, unstartable)
+                for uuid, immovable, unstartable in session.execute(_REPORTED, parameters)
+            }
 
     def outdated(self, seconds: float, limit: int) -> dict[str, Asked]:
         """Return host -> the guests there without a definition that was stored in the last ``seconds``.
@@ -109,15 +120,16 @@ class Definitions:
                 session.execute(_DELETE, {'guests': new})
                 for uuid in new:
                     one: dict[str, Any] = {'instance_uuid': uuid, 'host': host, 'definition': dict(definitions[uuid])}
-                    one |= {'immovable': _immovable(definitions[uuid]), 'since': 0.0 if definitions[uuid] else -age}
+                    one |= {name: _words(definitions[uuid], name) for name in ('immovable', 'unstartable')}
+                    one['since'] = 0.0 if definitions[uuid] else -age
                     session.execute(_INSERT, one)
         except DBDuplicateEntry as error:
             # Another conductor has stored one of them since the deletion. Replace it, as after a deadlock.
             raise DBDeadlock(error) from error
 
 
-def _immovable(definition: Mapping[str, Any]) -> str | None:
-    found = definition.get('immovable')
+def _words(definition: Mapping[str, Any], name: str) -> str | None:
+    found = definition.get(name)
     return base.text(str(found), _LONGEST) if found else None
 
 
@@ -125,7 +137,8 @@ def keep(session: Any, migration: Migration) -> None:
     """Keep a guest's definition for its new host, until that host reports its own."""
     mine = (_D.c.instance_uuid == migration.instance_uuid, _D.c.host == migration.source_compute)
     long_ago = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
-    session.execute(sa.update(_D).where(*mine).values(host=migration.dest_compute, immovable=None, stored_at=long_ago))
+    unknown = {'immovable': None, 'unstartable': None, 'stored_at': long_ago}
+    session.execute(sa.update(_D).where(*mine).values(host=migration.dest_compute, **unknown))
 
 
 def forget(session: Any, instance_uuid: str) -> None:

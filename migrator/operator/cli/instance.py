@@ -128,6 +128,8 @@ def list_(asked: Asked) -> int:
 
     Each is shown with whether it can be moved live, as far as its host has reported that.
     """
+    from migrator.db.guests.definitions import Reported
+
     command.check_host(asked)
     given = asked.arguments
     filters = {'host': given.host, 'project_id': given.project}
@@ -136,7 +138,7 @@ def list_(asked: Asked) -> int:
     )
     shown, more = found[: given.limit], len(found) > given.limit
     reported = asked.database.definitions.reported([one.uuid for one in shown])
-    can_move = {uuid: 'no' if reason else 'yes' for uuid, reason in reported.items()}
+    can_move = {uuid: 'no' if found.immovable else 'yes' for uuid, found in reported.items()}
     rows = [
         [
             one.uuid, one.name, one.host, one.vm_state, one.task_state, can_move.get(one.uuid), one.flavor.vcpus,
@@ -146,11 +148,13 @@ def list_(asked: Asked) -> int:
     ]  # fmt: skip
     text = command.table(COLUMNS, rows)
     for one in shown:
-        if reason := reported.get(one.uuid):
-            text += f'\n{command.printable(one.name)} ({one.uuid}) cannot be moved live: {command.printable(reason)}.'
+        known = reported.get(one.uuid, Reported())
+        for how, why in (('moved live', known.immovable), ('evacuated or moved cold', known.unstartable)):
+            if why is not None:
+                text += f'\n{command.printable(one.name)} ({one.uuid}) cannot be {how}: {command.printable(why)}.'
     if more:
         text += f'\nThere are more: --limit shows {given.limit} of them.'
-    documents = [dataclasses.asdict(one) | {'immovable': reported.get(one.uuid)} for one in shown]
+    documents = [dataclasses.asdict(one) | dataclasses.asdict(reported.get(one.uuid, Reported())) for one in shown]
     asked.answer({'instances': documents, 'more': more}, text)
     return command.RIGHT
 

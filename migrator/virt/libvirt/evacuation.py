@@ -8,7 +8,6 @@ destination starts the guest from the definition, if it has the same files, and 
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +24,7 @@ from migrator.virt.libvirt.base import HostDriver, on_disk
 from migrator.virt.libvirt.definition import consoles
 from migrator.virt.libvirt.definition.bounds import Bounds, read
 from migrator.virt.libvirt.definition.disks import chain_of, files_read, is_still_to_come, writable_disks
-from migrator.virt.libvirt.definition.needs import check_definition
+from migrator.virt.libvirt.definition.needs import check_definition, why_unstartable
 from migrator.virt.libvirt.definition.obstacles import why_immovable
 from migrator.virt.libvirt.guest import find_domain, remove_domain
 
@@ -44,9 +43,8 @@ class EvacuatingDriver(HostDriver):
 
     def get_definition(self, instance_uuid: str) -> dict[str, Any] | None:
         """Return what another host needs to start a guest; see :meth:`driver.ComputeDriver.get_definition`."""
-        path, new_uuid = os.path.abspath(self.conf.instances_path), self._threads.new_uuid
-        own = functools.partial(consoles.own, self.conf)
-        return self.connection.call('get_definition', lambda each: describe(each, instance_uuid, path, new_uuid, own))
+        new_uuid = self._threads.new_uuid
+        return self.connection.call('get_definition', lambda each: describe(each, self.conf, instance_uuid, new_uuid))
 
     def check_can_evacuate(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
         """See :meth:`driver.ComputeDriver.check_can_evacuate`."""
@@ -196,18 +194,15 @@ def _is_starting(connection: Any, instance_uuid: str) -> bool:
 
 
 def describe(
-    connection: Any,
-    instance_uuid: str,
-    instances_path: str,
-    new_uuid: Callable[[], str],
-    own: Callable[[str], list[str]],
+    connection: Any, conf: cfg.ConfigOpts, instance_uuid: str, new_uuid: Callable[[], str]
 ) -> dict[str, Any] | None:
     """Return what another host needs to start a guest, or None if there is no such guest.
 
     :param connection: a ``libvirt.virConnect``.
+    :param conf: with the options of :mod:`migrator.conf.libvirt` registered.
     :param new_uuid: returns a name for a new marker.
-    :param own: returns the addresses in a definition that only this host has.
     """
+    instances_path = os.path.abspath(conf.instances_path)
     domain = find_domain(connection, instance_uuid)
     if domain is None:
         return None
@@ -225,16 +220,17 @@ def describe(
         except (OSError, exception.DriverError) as error:
             files[disk.path] = {'error': str(error)}
     obstacle = why_immovable(domain)
-    return {
+    found = {
         'xml': definition,
         'password': complete != definition,
         'persistent': bool(domain.isPersistent()),
         'autostart': bool(domain.autostart()),
         'files': files,
         'files_read': [vars(disk) for disk in files_read(definition, instances_path)],
-        'own_addresses': own(definition),
+        'own_addresses': consoles.own(conf, definition),
         'immovable': f'it {obstacle}' if obstacle is not None else None,
     }
+    return found | {'unstartable': why_unstartable(Bounds(conf, connection), found)}
 
 
 # --- at the destination ----------------------------------------------------------------------------------------------

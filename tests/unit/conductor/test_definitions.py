@@ -55,4 +55,5 @@ def test_guest_that_cannot_be_moved_live_is_named_once_for_each_reason(
 
 
 def _reported(stage: Stage) -> str | None:
-    return stage.database.definitions.reported([stage.instance.uuid]).get(stage.instance.uuid, '')
+    found = stage.database.definitions.reported([stage.instance.uuid])
+    return found[stage.instance.uuid].immovable if found else ''

@@ -53,14 +53,12 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         unencrypted = plans.unencrypted(self.conf, live=False)
         if self.conf.libvirt.require_encryption and unencrypted:
             raise exception.MigrationPreCheckError(reason=unencrypted)
-        path, new_uuid = os.path.abspath(self.conf.instances_path), self._threads.new_uuid
-        own = functools.partial(consoles.own, self.conf)
 
         def ask(connection: Any) -> tuple[dict[str, Any], list[storage.Disk]]:
             domain = connection.lookupByUUIDString(instance.uuid)
             if obstacle := obstacle_of(domain) or pending_disk(domain):
                 raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} of {self.host} {obstacle}')
-            facts = evacuation.describe(connection, instance.uuid, path, new_uuid, own) or {}
+            facts = evacuation.describe(connection, self.conf, instance.uuid, self._threads.new_uuid) or {}
             disks = [disk for disk in writable_disks(connection, facts['xml']) if not _is_absent(facts, disk)]
             return facts, [measured(domain, disk) for disk in disks]
 

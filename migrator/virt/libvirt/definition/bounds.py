@@ -81,14 +81,22 @@ class Bounds(Places):
         :param root: the definition, as :func:`read` returns it.
         :raises migrator.exception.MigrationPreCheckError: the message says what, and what an operator can do.
         """
-        problems = Judge(self, root, migrate_data).problems()
+        problem = self.problem(migrate_data.source, root)
         if (uuid := root.findtext('uuid')) != instance.uuid:
-            problems = iter([f'it has the uuid {str(uuid)[:60]!r} there: request the move again'])
-        for problem in problems:
+            problem = f'it has the uuid {str(uuid)[:60]!r} there: request the move again'
+        if problem is not None:
             raise exception.MigrationPreCheckError(
                 reason=f'host {self.host} does not start guest {instance.uuid} as {instance.host} has defined it: '
                 f'{problem}'
             )
+
+    def problem(self, source: Mapping[str, Any], root: ElementTree.Element) -> str | None:
+        """Return what of a definition a guest of another host may not have here, with what to do, or None.
+
+        :param source: what the source has reported of the guest.
+        :param root: the definition.
+        """
+        return next(Judge(self, root, source).problems(), None)
 
     def refuse_copies(self, instance: Instance, disks: Iterable[storage.Disk]) -> None:
         """Refuse disks that this host would make or write anew, unless they are files in a place for disks.

@@ -7,11 +7,10 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from migrator.objects import LiveMigrateData
 from migrator.virt.libvirt import identity
 from migrator.virt.libvirt.definition import allowed
 from migrator.virt.libvirt.definition.allowed import Kind
@@ -46,15 +45,16 @@ class Judge:
 
     :param places: those of this host.
     :param root: the definition.
+    :param source: what the source has reported of the guest.
     """
 
-    def __init__(self, places: Places, root: ElementTree.Element, migrate_data: LiveMigrateData) -> None:
+    def __init__(self, places: Places, root: ElementTree.Element, source: Mapping[str, Any]) -> None:
         self._places = places
         self._root = root
-        addresses, files = migrate_data.source.get('own_addresses'), migrate_data.source.get('files')
+        addresses, files = source.get('own_addresses'), source.get('files')
         self._own_addresses = addresses if isinstance(addresses, (list, tuple)) else ()
         # A device that the guest only reads has to be the same here, too. A file is bounded by its place.
-        read = [facts for facts in migrate_data.source.get('files_read') or () if facts.get('identity')]
+        read = [facts for facts in source.get('files_read') or () if facts.get('identity')]
         self._files = {str(facts.get('path')): {'device': facts['identity']} for facts in read}
         self._files |= files if isinstance(files, dict) else {}
 

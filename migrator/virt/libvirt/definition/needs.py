@@ -61,16 +61,8 @@ def check_definition(
     """
     host, xml = bounds.host, read(instance, migrate_data.source)
     definition = migrate_data.source['xml']
-    for place, what in _OF_ONE_HOST.items():
-        if xml.find(f'devices/{place}') is not None:
-            raise exception.MigrationPreCheckError(
-                reason=f'guest {instance.uuid} has {what}, so that no other host can start it: {remedy}'
-            )
-    if migrate_data.source.get('password'):
-        raise exception.MigrationPreCheckError(
-            reason=f'guest {instance.uuid} has a password, such as that of its console, which only its host has: '
-            f'{remedy}'
-        )
+    if (why := _why_bound(migrate_data.source, xml)) is not None:
+        raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} {why}: {remedy}')
     bounds.refuse_definition(instance, migrate_data, xml)
     here = consoles.moved(definition, migrate_data.source.get('own_addresses', ()), addresses)
     missing = missing_files(connection, host, instance, here, files_of(migrate_data.source))
@@ -89,6 +81,29 @@ def check_definition(
                 f'start the guest: {remedy}'
             )
     return disks, missing
+
+
+def why_unstartable(bounds: Bounds, source: Mapping[str, Any]) -> str | None:
+    """Return in words why no other host would start a guest, and what to do, or None. Its own host asks.
+
+    :param bounds: those of this host. Another one may have other options.
+    :param source: what this host reports of the guest.
+    """
+    xml = ElementTree.fromstring(source['xml'])  # noqa: S314 -- libvirt wrote it
+    why, problem = _why_bound(source, xml), bounds.problem(source, xml)
+    if why is not None:
+        return f'it {why}: remove that part from its definition'
+    if problem is None:
+        return None
+    return f'a host with the options of {bounds.host} would refuse its definition: {problem}'
+
+
+def _why_bound(source: Mapping[str, Any], xml: ElementTree.Element) -> str | None:
+    """Return in words what of a guest only its host has, or None."""
+    for place, what in _OF_ONE_HOST.items():
+        if xml.find(f'devices/{place}') is not None:
+            return f'has {what}, so that no other host can start it'
+    return 'has a password, such as that of its console, which only its host has' if source.get('password') else None
 
 
 def missing_files(

@@ -102,7 +102,7 @@ def test_options_are_stored_and_missing_ones_have_defaults(operator, stored):
     assert (instance['vm_state'], instance['power_state'], instance['node']) == ('paused', 3, 'host2')
     assert instance['flavor']['extra_specs'] == {'resources:VCPU': '1', 'hw:numa_nodes': '2'}
     assert stored(instance['uuid']) == (['host2'], {'host2': {'VCPU': 1, 'MEMORY_MB': 256, 'DISK_GB': 6}})
-    assert operator.json('instance', 'list')['instances'] == [instance | {'immovable': None}]
+    assert operator.json('instance', 'list')['instances'] == [instance | {'immovable': None, 'unstartable': None}]
 
 
 def test_lists_are_filtered_and_show_that_there_are_more(operator):
@@ -123,13 +123,21 @@ def test_list_shows_which_guests_cannot_be_moved_live_and_why(operator):
     for host, name in (('host1', 'free'), ('host1', 'fixed'), ('host1', 'new')):
         operator.observed('instance', 'create', '--name', name, '--host', host, *SIZE, *WHOSE, '--force')
     uuids = {one.name: one.uuid for one in operator.cloud.database.instances.list({})}
-    reported = {uuids['free']: {'xml': ''}, uuids['fixed']: {'immovable': 'it has a pci device of its host'}}
+    reported = {
+        uuids['free']: {'xml': ''},
+        uuids['fixed']: {
+            'immovable': 'it has a pci device of its host',
+            'unstartable': 'it has a TPM',
+        },
+    }
     operator.cloud.database.definitions.store('host1', reported, 0)
     assert [(row['NAME'], row['LIVE']) for row in operator.rows('instance', 'list')[:3]] == [
         ('new', '-'), ('fixed', 'no'), ('free', 'yes'),
     ]  # fmt: skip
-    text = operator.observed('instance', 'list').splitlines()[-1]
-    assert text == f'fixed ({uuids["fixed"]}) cannot be moved live: it has a pci device of its host.'
+    assert operator.observed('instance', 'list').splitlines()[-2:] == [
+        f'fixed ({uuids["fixed"]}) cannot be moved live: it has a pci device of its host.',
+        f'fixed ({uuids["fixed"]}) cannot be evacuated or moved cold: it has a TPM.',
+    ]
     shown = {one['name']: one['immovable'] for one in operator.json('instance', 'list')['instances']}
     assert shown == {'new': None, 'fixed': 'it has a pci device of its host', 'free': None}
 

@@ -73,6 +73,20 @@ def test_definition_says_which_device_keeps_the_guest_from_being_moved(source):
         assert (data.source['immovable'] is None) == (immovable is None)
 
 
+@pytest.mark.parametrize(
+    ('devices', 'words'),
+    [
+        ("<hostdev type='pci'/>", 'it has a device of its host, so that no other host can start it: remove that part'),
+        ("<serial type='tcp'><source mode='connect' host='192.0.2.1' service='1'/></serial>", 'allowed_parts of alpha'),
+        ("<disk type='file'><source file='/of/x'/><target dev='vda'/></disk>", 'to [libvirt] allowed_paths of alpha'),
+        ('', None),
+    ],
+)
+def test_definition_says_why_no_other_host_would_start_the_guest(source, devices, words):
+    found = described(source, definition(devices)).source['unstartable']
+    assert found is None if words is None else words in found
+
+
 def test_definition_names_each_file_that_backs_a_disk(source, images):
     for name in ('disk', 'base'):
         (images / name).touch()
