@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 from urllib import parse
 
 import requests
-from keystoneauth1 import adapter, exceptions
+from keystoneauth1 import exceptions
 from oslo_config import cfg
 
 from migrator import exception
@@ -35,7 +34,7 @@ from migrator.nova.resources import (
     Service,
 )
 from migrator.objects import COMPUTE_BINARY
-from migrator.placement_client.client import DENIED, NOT_NOW, PlacementClient, adapter_from_conf, public
+from migrator.placement_client.client import DENIED, NOT_NOW, adapter_from_conf, public
 
 #: The oldest microversion that is enough: a queued migration can be aborted. And the newest that this client knows.
 LEAST, NEWEST = (2, 65), (2, 103)
@@ -59,6 +58,12 @@ class Adapter(Protocol):
     def request(self, url: str, method: str, **kwargs: Any) -> requests.Response:
         """Send one request to the service."""
 
+    def get_token(self) -> str | None:
+        """Return a token, which is asked for if there is none that lasts."""
+
+    def get_endpoint(self, *, skip_discovery: bool) -> str | None:
+        """Return the endpoint as the catalog has it."""
+
     def get_endpoint_data(self) -> Any:
         """Return the endpoint with the microversions that it supports."""
 
@@ -75,6 +80,7 @@ class Nova:
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
         self._negotiated: tuple[int, int] | None = None
+        self._url: str | None = None
 
     @property
     def microversion(self) -> tuple[int, int]:
@@ -84,19 +90,36 @@ class Nova:
         return self._negotiated
 
     def _negotiate(self) -> tuple[int, int]:
-        with _as_ours('the identity service'):
+        with of_identity():
+            self._adapter.get_token()
+        with _as_ours('GET /'):
             found = self._adapter.get_endpoint_data()
-        if found is None:
-            raise errors.NovaUnreachable(reason='the service catalog has no compute endpoint for this region')
+        if found is None or found.max_microversion is None:
+            raise self._why_no_versions()
         least, newest = found.min_microversion, found.max_microversion
-        if newest is None:
-            # A server that did not answer shows no microversions either.
-            self._send('GET', '/', LEAST)
-            raise errors.NovaUnreachable(reason=f'{public(found.url)} shows no microversions: is it Nova?')
         if newest < LEAST or least > NEWEST:
             wanted = _dotted(LEAST) if newest < LEAST else f'at most {_dotted(NEWEST)}'
             raise errors.NovaTooOld(url=public(found.url), least=_dotted(least), newest=_dotted(newest), wanted=wanted)
+        # The address of an override may be without a version too, and keystoneauth1 takes it as it is.
+        self._url = found.url
         return min(NEWEST, (int(newest[0]), int(newest[1])))
+
+    def _why_no_versions(self) -> exception.MigratorException:
+        """Return why no microversions were found: keystoneauth1 does not say that a server has not answered."""
+        with _as_ours('the service catalog'):
+            url = self._adapter.get_endpoint(skip_discovery=True)
+        if url is None:
+            return errors.NovaUnreachable(reason='the service catalog has no compute endpoint for this region')
+        self._url = url
+        try:
+            self._send('GET', '/', LEAST)
+        except errors.NovaRefused:
+            pass
+        except exception.MigratorException as error:
+            return error
+        return errors.NovaUnreachable(
+            reason=f'{public(url)} shows no microversions of version 2.1, so it may not be Nova'
+        )
 
     # --- guests and their migrations ---------------------------------------------------------------------------------
 
@@ -308,10 +331,13 @@ class Nova:
         sends the request again.
         """
         wanted = _dotted(version or self.microversion)
+        with of_identity():  # a new token, if the old one is about to expire
+            self._adapter.get_token()
         with _as_ours(f'{method} {path}'):
             response = self._adapter.request(
                 path,
                 method,
+                endpoint_override=self._url,
                 microversion=wanted,
                 raise_exc=False,
                 connect_retries=0,
@@ -325,48 +351,39 @@ class Nova:
         return response
 
 
-def connect(cloud: str | None = None, region: str | None = None) -> tuple[Nova, PlacementClient]:
-    """Return the clients of a cloud of ``clouds.yaml``, or of the ``OS_*`` environment.
-
-    They find it as the openstack client does.
-
-    :param cloud: its name; None: ``OS_CLOUD`` or the other variables.
-    :param region: None: the cloud's own.
-    :raises migrator.exception.ConfigurationError: no cloud is named, or what is known of it is not enough.
-    """
-    import openstack.config
-    from openstack.exceptions import SDKException
-
-    try:
-        options: dict[str, Any] = {**_given(cloud=cloud, region_name=region)}
-        config = openstack.config.get_cloud_region(app_name='migrator-drain', **options)
-        session = config.get_session()
-    except (exceptions.ClientException, SDKException) as error:
-        raise exception.ConfigurationError(
-            option='--os-cloud',
-            value=cloud or os.environ.get('OS_CLOUD'),
-            detail=f'{exception.message_of(error).rstrip(".")}. Name a cloud as for the openstack client: give '
-            '--os-cloud, or set OS_CLOUD, or OS_AUTH_URL, OS_USERNAME, OS_PASSWORD, OS_PROJECT_NAME and so on.',
-        ) from None
-    compute, placement = (
-        adapter.Adapter(
-            session,
-            service_type=service,
-            interface=config.get_interface(service),
-            region_name=config.region_name,
-            endpoint_override=config.get_endpoint(service),
-        )
-        for service in ('compute', 'placement')
-    )
-    return Nova(compute), PlacementClient(placement)
-
-
 def client_from_conf(conf: cfg.ConfigOpts) -> Nova:
     """Return a client with the settings of section ``[nova]``; see :func:`.adapter_from_conf`.
 
     :raises migrator.exception.ConfigurationError: an option is missing or has an invalid value.
     """
-    return Nova(adapter_from_conf(conf, keystone.NOVA))
+    return Nova(versioned(adapter_from_conf(conf, keystone.NOVA)))
+
+
+def versioned(found: Any) -> Any:
+    """Let an adapter look for the versioned endpoint of Nova, and return it.
+
+    An entry of a catalog may have no version, or that of the legacy API, which has no microversions.
+    """
+    found.min_version, found.max_version = '2.1', '2.latest'
+    return found
+
+
+@contextlib.contextmanager
+def of_identity() -> Iterator[None]:
+    """Convert the errors of keystoneauth1 while it gets a token.
+
+    :raises migrator.nova.errors.NovaUnreachable: of a subclass for the identity service.
+    """
+    try:
+        yield
+    except exceptions.SSLError as error:
+        raise errors.NovaUntrusted(reason=f'the identity service: {public(error)}'.rstrip('.')) from error
+    except (exceptions.HttpError, exceptions.AuthorizationFailure, exceptions.AuthPluginException) as error:
+        if isinstance(error, exceptions.HttpError) and (error.http_status >= 500 or error.http_status in NOT_NOW):
+            raise errors.IdentityUnreachable(reason=public(error).rstrip('.')) from error
+        raise errors.IdentityRefused(reason=public(error).rstrip('.')) from error
+    except (exceptions.ClientException, requests.exceptions.RequestException, OSError) as error:
+        raise errors.IdentityUnreachable(reason=public(error).rstrip('.')) from error
 
 
 @contextlib.contextmanager

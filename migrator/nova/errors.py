@@ -16,6 +16,15 @@ class NovaUnreachable(exception.ServiceUnreachable):
     )
 
 
+class IdentityUnreachable(NovaUnreachable):
+    """The identity service does not answer, or not now."""
+
+    msg_fmt = (
+        'The identity service is not reachable: {reason}. Check the auth_url of the cloud, and that this machine '
+        'reaches it.'
+    )
+
+
 class NovaUntrusted(NovaUnreachable):
     """The TLS certificate of Nova or Keystone cannot be verified."""
 
@@ -31,6 +40,15 @@ class NovaUnauthorized(NovaUnreachable):
     msg_fmt = (
         'Nova does not let this user in ({reason}): check the credentials. The user needs the role admin in its '
         'project, or a policy of Nova that allows the same.'
+    )
+
+
+class IdentityRefused(NovaUnauthorized):
+    """The identity service does not accept the credentials."""
+
+    msg_fmt = (
+        'The identity service refuses the credentials: {reason}. Check user, password and project with their domains, '
+        'and the auth_url, in clouds.yaml or in the OS_* variables.'
     )
 
 

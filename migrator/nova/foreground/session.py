@@ -56,7 +56,7 @@ class Session(Asked):
     """One invocation.
 
     :ivar path: the file with the state.
-    :ivar connect: returns the clients of a cloud and a region, as :func:`migrator.nova.client.connect`.
+    :ivar connect: returns the clients of a cloud and a region, as :func:`migrator.nova.clouds.connect`.
     """
 
     path: pathlib.Path = dataclasses.field(kw_only=True)
@@ -105,9 +105,9 @@ class Session(Asked):
 
         :raises migrator.exception.ConfigurationError: no cloud is named, or what is known of it is not enough.
         """
-        from migrator.nova import client
+        from migrator.nova import clouds
 
-        return (self.connect or client.connect)(self.arguments.os_cloud, self.arguments.os_region_name)
+        return (self.connect or clouds.connect)(self.arguments.os_cloud, self.arguments.os_region_name)
 
     @functools.cached_property
     def mover(self) -> Engine:

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from migrator import executors
-from migrator.nova import audit, client
+from migrator.nova import audit, clouds
 from tests.real.nova import lab as labs
 from tests.real.nova.command import Command
 from tests.real.servers import process
@@ -68,7 +68,7 @@ def test_wrong_allocations_after_a_kill_are_found_and_healed(lab, drain):
 def test_audit_has_no_finding_during_twenty_healthy_moves(lab, drain, monkeypatch):
     for name, value in lab.environment.items():
         monkeypatch.setenv(name, value)
-    nova, placement = client.connect(labs.CLOUD)
+    nova, placement = clouds.connect(labs.CLOUD)
     guests = lab.guests(10, 'host1')
     done, audits = threading.Event(), []
 

@@ -92,7 +92,7 @@ class FakeNova(Evacuations):
         """Return the client that a program has."""
         return Nova(self)
 
-    bad, conflict = staticmethod(_bad), staticmethod(_conflict)
+    bad, conflict, get_token = staticmethod(_bad), staticmethod(_conflict), staticmethod(lambda: 'admin')
 
     # --- the cloud ---------------------------------------------------------------------------------------------------
 

@@ -9,10 +9,13 @@ import pytest
 from keystoneauth1 import exceptions, token_endpoint
 from keystoneauth1 import session as ks_session
 from keystoneauth1.adapter import Adapter
+from oslo_config import cfg
 
 from migrator import exception
+from migrator.conf import keystone
 from migrator.nova import client, errors
 from migrator.runtime import http_server
+from tests.unit.nova import cloud_server
 from tests.unit.nova.fake import FakeNova
 
 
@@ -216,30 +219,38 @@ def test_unreachable_endpoint_is_reported_by_the_discovery_too():
         nova.services()
 
 
-def test_cloud_that_is_not_named_is_a_configuration_error(monkeypatch, tmp_path):
-    monkeypatch.setenv('HOME', str(tmp_path))
-    monkeypatch.setenv('OS_CLIENT_CONFIG_FILE', str(tmp_path / 'clouds.yaml'))
-    monkeypatch.delenv('OS_CLOUD', raising=False)
-    with pytest.raises(exception.ConfigurationError, match='OS_CLOUD') as caught:
-        client.connect('missing')
-    assert "Option --os-cloud is 'missing': ConfigException: Cloud missing was not found. Name" in str(caught.value)
-    monkeypatch.setenv('OS_CLOUD', 'misspelt')
-    with pytest.raises(exception.ConfigurationError, match="Option --os-cloud is 'misspelt': "):
-        client.connect()
+@pytest.mark.parametrize(
+    ('raised', 'kind'),
+    [
+        (exceptions.ConnectFailure('closed'), errors.IdentityUnreachable),
+        (exceptions.ServiceUnavailable('later'), errors.IdentityUnreachable),
+        (exceptions.Unauthorized('expired'), errors.IdentityRefused),
+    ],
+)
+def test_identity_service_that_fails_during_a_drain_is_not_taken_for_nova(fake, raised, kind):
+    nova = fake.client()
+    nova.services()
+    sent = len(fake.requests)
+
+    def fail():
+        raise raised
+
+    fake.get_token = fail
+    with pytest.raises(kind, match='The identity service'):
+        nova.services()
+    assert len(fake.requests) == sent
 
 
-def test_cloud_of_clouds_yaml_is_connected(monkeypatch, tmp_path):
-    server = Server()
-    file = tmp_path / 'clouds.yaml'
-    file.write_text(
-        'clouds:\n  mine:\n    auth_type: none\n'
-        f'    compute_endpoint_override: {server.url}/v2.1\n    placement_endpoint_override: {server.url}/placement\n'
-    )
-    monkeypatch.setenv('OS_CLIENT_CONFIG_FILE', str(file))
+@pytest.mark.parametrize('path', ['/nova', '/nova/', '/nova/v2.1', '/root-only'])
+def test_endpoint_of_the_configuration_may_have_no_version(path):
+    server = cloud_server.CloudServer()
     try:
-        nova, placement = client.connect('mine')
-        assert nova.services() == []
-        placement.get('/resource_providers')
-        assert server.asked[-1][:2] == ('GET', '/placement/resource_providers')
+        conf = cfg.ConfigOpts()
+        keystone.NOVA.register_opts(conf)
+        conf([], default_config_files=[])
+        conf.set_override('auth_type', 'none', group='nova')
+        conf.set_override('endpoint_override', f'{server.url}{path}', group='nova')
+        assert client.client_from_conf(conf).services() == []
+        assert server.asked == [f'/{path.strip("/").partition("/")[0]}/v2.1/os-services']
     finally:
         server.stop()
