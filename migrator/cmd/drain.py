@@ -30,7 +30,7 @@ def make_parser() -> argparse.ArgumentParser:
     common = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     common.add_argument('--os-cloud', metavar='NAME', help='a cloud of clouds.yaml; default: OS_CLOUD, OS_AUTH_URL ...')
     common.add_argument('--os-region-name', metavar='NAME', help='its region; default: OS_REGION_NAME, or the only one')
-    help_ = 'the file with the state; default: CLOUD.sqlite in ~/.local/state/migrator, or in $XDG_STATE_HOME/migrator'
+    help_ = 'the file with the state; default: one for each cloud below ~/.local/state or $XDG_STATE_HOME'
     common.add_argument('--state', metavar='FILE', help=help_)
     common.add_argument('--json', action='store_true', help='print JSON: one document, or a line for each event')
     common.add_argument('--debug', action='store_true', help='log to stderr, with tracebacks')
@@ -77,10 +77,10 @@ def _main(argv: Sequence[str] | None, threads: executors.Threads | None, connect
     command.log_to_stderr(arguments.debug)
     conf = None
     try:
-        path = session.path_of(arguments.state, arguments.os_cloud, arguments.os_region_name)
+        path, found = session.find(arguments, arguments.verb not in verbs.OF_STATE)
         conf = session.make_conf(path)
         of_machine = threads or executors.NativeThreads()
-        asked = session.Session(conf, arguments, of_machine, path=path, connect=connect)
+        asked = session.Session(conf, arguments, of_machine, path=path, found=found, connect=connect)
         with contextlib.closing(asked):
             status: int = arguments.run(asked)
             return status

@@ -54,7 +54,8 @@ class Cloud:
 
     :ivar name: its name in ``clouds.yaml``; None: it comes from ``OS_*`` variables.
     :ivar file: where it was looked for.
-    :ivar region: None: the catalog has only one, or there is no catalog.
+    :ivar region: None: the endpoint does not come from a catalog.
+    :ivar has_one_region: whether it is found without the name of its region.
     :ivar endpoint: the URL of Nova in the catalog, whatever its interface, or the override of the catalog.
     :ivar auth_url: the URL of the identity service; None: there is none.
     """
@@ -62,10 +63,15 @@ class Cloud:
     name: str | None
     file: File
     region: str | None
+    has_one_region: bool
     endpoint: str
     auth_url: str | None
     compute: adapter.Adapter
     placement: adapter.Adapter
+
+    def clients(self) -> tuple[client.Nova, PlacementClient]:
+        """Return the clients of its services."""
+        return client.Nova(self.compute), PlacementClient(self.placement)
 
 
 def find(cloud: str | None = None, region: str | None = None) -> Cloud:
@@ -79,24 +85,27 @@ def find(cloud: str | None = None, region: str | None = None) -> Cloud:
     name = cloud or os.environ.get('OS_CLOUD') or None
     region = region or os.environ.get('OS_REGION_NAME') or None
     file = read_files(name)
-    found = _configured(name, region, file)
+    found, of_cloud = _configured(name, region, file)
     compute, placement = (_adapter(found, service) for service in ('compute', 'placement'))
     auth = found.get_auth()
-    if not isinstance(auth, BaseIdentityPlugin):
+    catalog, auth_url = None, None
+    if isinstance(auth, BaseIdentityPlugin):
+        auth_url = auth.auth_url
+        with client.of_identity():
+            catalog = auth.get_access(compute.session).service_catalog
+    if catalog is None or compute.endpoint_override:
         endpoint = str(compute.get_endpoint(skip_discovery=True) or '')
-        return Cloud(name, file, compute.region_name, endpoint, None, compute, placement)
-    with client.of_identity():
-        catalog = auth.get_access(compute.session).service_catalog
-    endpoint = compute.endpoint_override or _look_up(catalog, compute, name)
-    if not placement.endpoint_override and placement.region_name is None:
+        return Cloud(name, file, None, True, endpoint, auth_url, compute, placement)
+    endpoint, regions = _look_up(catalog, compute, name)
+    if placement.region_name is None:
         placement.region_name = compute.region_name
-    return Cloud(name, file, compute.region_name, endpoint, auth.auth_url, compute, placement)
+    has_one_region = len(of_cloud or regions) == 1
+    return Cloud(name, file, compute.region_name, has_one_region, endpoint, auth_url, compute, placement)
 
 
 def connect(cloud: str | None = None, region: str | None = None) -> tuple[client.Nova, PlacementClient]:
     """Return the clients of a cloud; see :func:`find`."""
-    found = find(cloud, region)
-    return client.Nova(found.compute), PlacementClient(found.placement)
+    return find(cloud, region).clients()
 
 
 # --- the files -------------------------------------------------------------------------------------------------------
@@ -214,7 +223,8 @@ class _Config(openstack.config.OpenStackConfig):
         return config
 
 
-def _configured(name: str | None, region: str | None, file: File) -> CloudRegion:
+def _configured(name: str | None, region: str | None, file: File) -> tuple[CloudRegion, list[str]]:
+    """Return the options of a cloud, and the regions that its file names."""
     where = f'{file.path} has the clouds {", ".join(file.clouds)}' if file.clouds else _no_file(file)
     try:
         config = _Config(app_name='migrator-drain', pw_func=_ask if _can_ask() else None)
@@ -239,7 +249,7 @@ def _configured(name: str | None, region: str | None, file: File) -> CloudRegion
         raise _unusable(name, f'{why.rstrip(".")}.{also}') from None
     except LookupError as error:
         raise _unusable(name, f'a value has {error} in braces, and there is no other value of this name') from None
-    return found
+    return found, of_cloud
 
 
 def _can_ask() -> bool:
@@ -293,8 +303,8 @@ def _adapter(config: CloudRegion, service: str) -> adapter.Adapter:
 # --- the catalog -----------------------------------------------------------------------------------------------------
 
 
-def _look_up(catalog: ServiceCatalog, compute: adapter.Adapter, name: str | None) -> str:
-    """Return the endpoint of Nova, and set its region.
+def _look_up(catalog: ServiceCatalog, compute: adapter.Adapter, name: str | None) -> tuple[str, list[str]]:
+    """Return the endpoint of Nova and the regions that have one, and set its region.
 
     :raises migrator.exception.ConfigurationError: the catalog has no endpoint, or those of several regions.
     """
@@ -319,4 +329,4 @@ def _look_up(catalog: ServiceCatalog, compute: adapter.Adapter, name: str | None
     of_region = [one for one in found if one.region_name == compute.region_name]
     # All who use one Nova have to find the same URL, whatever their interface.
     of_region.sort(key=lambda one: (one.interface != 'public', str(one.interface)))
-    return str(of_region[0].catalog_url)
+    return str(of_region[0].catalog_url), regions

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
 import os
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # imported where it is used, so that the help is fast
     from migrator.db.drains import Known
     from migrator.drain.engine import Engine
     from migrator.nova.client import Nova
+    from migrator.nova.clouds import Cloud
     from migrator.objects.drain import Drain
     from migrator.operator.watch.subjects import Get
     from migrator.placement_client.client import PlacementClient
@@ -56,10 +58,12 @@ class Session(Asked):
     """One invocation.
 
     :ivar path: the file with the state.
+    :ivar found: the cloud, if it was looked for already.
     :ivar connect: returns the clients of a cloud and a region, as :func:`migrator.nova.clouds.connect`.
     """
 
     path: pathlib.Path = dataclasses.field(kw_only=True)
+    found: Cloud | None = dataclasses.field(default=None, kw_only=True)
     connect: Connect | None = dataclasses.field(default=None, kw_only=True)
 
     @functools.cached_property
@@ -107,6 +111,8 @@ class Session(Asked):
         """
         from migrator.nova import clouds
 
+        if self.found is not None and self.connect is None:
+            return self.found.clients()
         return (self.connect or clouds.connect)(self.arguments.os_cloud, self.arguments.os_region_name)
 
     @functools.cached_property
@@ -166,6 +172,21 @@ class Session(Asked):
         return get
 
 
-def path_of(given: str | None, cloud: str | None, region: str | None) -> pathlib.Path:
-    """Return the file with the state: the given one, or the default one of the cloud."""
-    return pathlib.Path(given).absolute() if given else state.default_path(cloud, region, os.environ)
+def find(arguments: argparse.Namespace, needs_cloud: bool) -> tuple[pathlib.Path, Cloud | None]:
+    """Return the file with the state, and the cloud if it was needed for that.
+
+    :param needs_cloud: whether the verb needs the cloud in any case.
+    """
+    if arguments.state:
+        return pathlib.Path(arguments.state).absolute(), None
+    cloud, region, environ = arguments.os_cloud, arguments.os_region_name, os.environ
+    named = state.default_path(cloud, region, environ)
+    if not needs_cloud and state.name_of(cloud, environ) is not None and named.exists():
+        return named.resolve(), None
+    from migrator.nova import clouds
+
+    found = clouds.find(cloud, region)
+    # The path without a region is also that of another region, if the cloud has several.
+    regions = {None, found.region} if found.has_one_region else {found.region}
+    names = [state.default_path(cloud, one, {**environ, 'OS_REGION_NAME': ''}) for one in regions]
+    return state.settled(found.endpoint, found.region, named, names, environ), found

@@ -11,23 +11,76 @@ import os
 import pathlib
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from urllib import parse
 
 from migrator import exception
 
 
 def default_path(cloud: str | None, region: str | None, environ: Mapping[str, str]) -> pathlib.Path:
-    """Return the file for the drains of a cloud, below ``$XDG_STATE_HOME`` or ``~/.local/state``.
+    """Return the path for the name of a cloud, below ``$XDG_STATE_HOME`` or ``~/.local/state``.
+
+    It is a link to the file of the cloud, so that the file is found without the cloud; see :func:`settled`.
 
     :param cloud: its name; None: the one that ``OS_CLOUD`` names, or else the host in ``OS_AUTH_URL``.
     :param region: None: the one that ``OS_REGION_NAME`` names, or the only one.
     """
-    name = cloud or environ.get('OS_CLOUD') or parse.urlsplit(environ.get('OS_AUTH_URL', '')).netloc or 'cloud'
-    parts = [name, region or environ.get('OS_REGION_NAME')]
+    return _path(environ, name_of(cloud, environ) or 'cloud', region or environ.get('OS_REGION_NAME'))
+
+
+def name_of(cloud: str | None, environ: Mapping[str, str]) -> str | None:
+    """Return what names a cloud; None: nothing does, and it may be another one in the next directory."""
+    return cloud or environ.get('OS_CLOUD') or parse.urlsplit(environ.get('OS_AUTH_URL', '')).netloc or None
+
+
+def settled(
+    endpoint: str, region: str | None, named: pathlib.Path, names: Iterable[pathlib.Path], environ: Mapping[str, str]
+) -> pathlib.Path:
+    """Return the file for the drains of a cloud, which is the same by whatever name the cloud is found.
+
+    A file that an earlier version has written for a name stays there, and becomes the file of the cloud.
+
+    :param endpoint: the URL of its Nova.
+    :param region: its region.
+    :param named: the path for the name by which it was found, which becomes a link.
+    :param names: the paths for all names that it has for sure.
+    :raises migrator.exception.ConfigurationError: there are several such files, or the link cannot be written.
+    """
+    at = parse.urlsplit(endpoint.lower())
+    root = re.sub(r'/v2(\.[0-9]+)?(/.*)?$', '', at.path).rstrip('/')
+    path = _path(environ, f'{at.netloc.rpartition("@")[2]}{root}', region)
+    earlier = sorted(one for one in {named, *names} - {path} if one.is_file() and not one.is_symlink())
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if earlier and not os.path.lexists(path):
+            with contextlib.suppress(FileExistsError):  # another process has just made it
+                path.symlink_to(earlier[0].name)
+        if named not in (path, *earlier):
+            _link(named, path.name)
+    except OSError as error:
+        raise _refusal(path, error) from None
+    files = sorted({path.resolve(), *(one.resolve() for one in earlier)})
+    if len(files) > 1:
+        found = ', '.join(map(str, files))
+        detail = 'look at each with --state FILE list, end its drains, and move all but one to another folder'
+        raise exception.ConfigurationError(f'The drains of this cloud are in more than one file ({found}): {detail}.')
+    return files[0]
+
+
+def _path(environ: Mapping[str, str], *parts: str | None) -> pathlib.Path:
     file = '-'.join(re.sub(r'[^\w.-]', '_', part.rpartition('@')[2]) for part in parts if part)
     home = environ.get('XDG_STATE_HOME') or pathlib.Path('~/.local/state').expanduser()
     return pathlib.Path(home) / 'migrator' / f'{file}.sqlite'
+
+
+def _link(path: pathlib.Path, target: str) -> None:
+    """Let a path be a link, also if it is one to something else."""
+    if path.is_symlink() and os.readlink(path) == target:
+        return
+    new = path.with_name(f'{path.name}.{os.getpid()}')
+    new.unlink(missing_ok=True)  # of a process that was killed
+    new.symlink_to(target)
+    new.replace(path)
 
 
 def prepare(path: pathlib.Path) -> None:

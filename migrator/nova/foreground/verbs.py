@@ -178,6 +178,8 @@ def _own(run: Callable[[Session], int]) -> Callable[[Asked], int]:
     return of
 
 
+#: The verbs that need only the file with the state.
+OF_STATE = ('list', 'show', 'watch', 'pause', 'report', 'purge', 'calibration')
 _OF_MANAGE = {verb.name: verb for verb in drain.VERBS}
 #: The verbs.
 VERBS: tuple[Verb, ...] = (

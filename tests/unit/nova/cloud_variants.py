@@ -45,7 +45,12 @@ class Variant:
         return at | {name: fill(value) for name, value in self.variables.items()}
 
 
-def _clouds(user: str, *more: str, auth: str = '', name: str = 'mine') -> dict[str, str]:
+def clouds(user: str, *more: str, auth: str = '', name: str = 'mine') -> dict[str, str]:
+    """Return a ``clouds.yaml`` with one cloud.
+
+    :param user: names the catalog.
+    :param more: further options, one a line.
+    """
     lines = [f'  {name}:', *(f'    {line}' for line in more), '    auth:']
     lines += [f'      {line}' for line in _auth(user)] + ([f'      {auth}'] if auth else [])
     return {'clouds.yaml': '\n'.join(['clouds:', *lines, ''])}
@@ -68,13 +73,13 @@ def _variables(user: str, **more: str) -> dict[str, str]:
 
 
 def _of(user: str, *more: str, **fields) -> Variant:
-    return Variant(_clouds(user, *more), cloud='mine', **fields)
+    return Variant(clouds(user, *more), cloud='mine', **fields)
 
 
-_WITHOUT_PASSWORD = {'clouds.yaml': _clouds('plain')['clouds.yaml'].replace('      password: a secret\n', '')}
+_WITHOUT_PASSWORD = {'clouds.yaml': clouds('plain')['clouds.yaml'].replace('      password: a secret\n', '')}
 _TWO = {
-    'clouds.yaml': _clouds('plain')['clouds.yaml']
-    + '\n'.join(_clouds('slash', name='other')['clouds.yaml'].split('\n')[1:])
+    'clouds.yaml': clouds('plain')['clouds.yaml']
+    + '\n'.join(clouds('slash', name='other')['clouds.yaml'].split('\n')[1:])
 }
 
 #: Why the client ends elsewhere.
@@ -243,7 +248,7 @@ VARIANTS: dict[str, Variant] = {
     ),
     'anchors in YAML': Variant(
         {
-            'clouds.yaml': _clouds('plain', name='base &base')['clouds.yaml'].replace('base &base:', 'base: &base')
+            'clouds.yaml': clouds('plain', name='base &base')['clouds.yaml'].replace('base &base:', 'base: &base')
             + '  mine: *base\n'
         },
         cloud='mine',
@@ -255,7 +260,7 @@ VARIANTS: dict[str, Variant] = {
     'password in secure.yaml': Variant(
         _WITHOUT_PASSWORD | {'secure.yaml': 'clouds:\n  mine:\n    auth:\n      password: a secret\n'}, cloud='mine'
     ),
-    'only cloud of the file': Variant(_clouds('plain')),
+    'only cloud of the file': Variant(clouds('plain')),
     # --- what is wrong ---
     'broken YAML': Variant(
         {'clouds.yaml': 'clouds:\n  mine:\n    auth: {username: a\n'},
@@ -276,7 +281,7 @@ VARIANTS: dict[str, Variant] = {
         refuses=('@HOME@/clouds.yaml, line 3',),
     ),
     'broken secure.yaml': Variant(
-        _clouds('plain') | {'secure.yaml': 'clouds: ]\n'},
+        clouds('plain') | {'secure.yaml': 'clouds: ]\n'},
         cloud='mine',
         finds=None,
         refuses=('@HOME@/secure.yaml, line 1',),
@@ -319,14 +324,14 @@ VARIANTS: dict[str, Variant] = {
     ),
     'no password': Variant(_WITHOUT_PASSWORD, cloud='mine', finds=None, refuses=('password',)),
     'braces in the auth_url': Variant(
-        {'clouds.yaml': _clouds('plain')['clouds.yaml'].replace('@URL@', 'http://{host}')},
+        {'clouds.yaml': clouds('plain')['clouds.yaml'].replace('@URL@', 'http://{host}')},
         cloud='mine',
         finds=None,
         refuses=("'host' in braces",),
     ),
     'missing file of the CA': Variant(
         {
-            'clouds.yaml': _clouds('plain', 'cacert: /nowhere/ca.pem')['clouds.yaml'].replace(
+            'clouds.yaml': clouds('plain', 'cacert: /nowhere/ca.pem')['clouds.yaml'].replace(
                 '@URL@', 'https://127.0.0.1:1'
             )
         },
@@ -335,13 +340,13 @@ VARIANTS: dict[str, Variant] = {
         refuses=('identity service', '/nowhere/ca.pem'),
     ),
     'wrong password': Variant(
-        {'clouds.yaml': _clouds('plain')['clouds.yaml'].replace('a secret', 'wrong')},
+        {'clouds.yaml': clouds('plain')['clouds.yaml'].replace('a secret', 'wrong')},
         cloud='mine',
         finds=None,
         refuses=('identity service', 'credentials'),
     ),
     'identity service is away': Variant(
-        {'clouds.yaml': _clouds('plain')['clouds.yaml'].replace('@URL@', '@CLOSED@')},
+        {'clouds.yaml': clouds('plain')['clouds.yaml'].replace('@URL@', '@CLOSED@')},
         cloud='mine',
         finds=None,
         refuses=('identity service', '@CLOSED@'),
