@@ -76,12 +76,12 @@ class Checks(upgradecheck.UpgradeCommands):
 
     def _placement(self) -> Result:
         """Check whether Placement answers, accepts migrator's credentials, and is new enough."""
-        from migrator.placement_client.client import MICROVERSION, client_from_conf
+        from migrator.placement_client.client import MICROVERSION, client_from_conf, numbers
 
         client = client_from_conf(self._conf)
         offered = client.read('/')['versions'][0]['max_version']
         wanted = MICROVERSION
-        if _numbers(offered) < _numbers(wanted):
+        if numbers(offered) < numbers(wanted):
             return Result(
                 Code.FAILURE, f'it offers microversion {offered} at most, and {wanted} is needed: upgrade it.'
             )
@@ -151,10 +151,6 @@ def _result(check: Callable[[], Result]) -> Result:
         from migrator.db.sql import options
 
         return Result(Code.FAILURE, options.without_password(' '.join(str(error).split())))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split('.'))
 
 
 @pipes.quiet

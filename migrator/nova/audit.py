@@ -341,7 +341,7 @@ class _Judgement:
         known = next(one for one in [held, *self._case.held.values()] if one.allocations)
         return allocation_state.Consumer(
             uuid=held.uuid,
-            consumer_type=self._type_of(held),
+            consumer_type=self._type_of(held) if known.consumer_type is not None else None,
             project_id=known.project_id or '',
             user_id=known.user_id or '',
         )

@@ -24,7 +24,7 @@ from openstack.exceptions import ConfigException, SDKException
 
 from migrator import exception
 from migrator.nova import client
-from migrator.placement_client.client import PlacementClient, public
+from migrator.placement_client.client import ROCKY, PlacementClient, public
 
 #: The variables that have precedence over a named cloud, besides those of the auth plug-in.
 _OVER_A_CLOUD = {'OS_INTERFACE': 'interface', 'OS_CACERT': 'cacert', 'OS_CERT': 'cert', 'OS_KEY': 'key'}
@@ -71,7 +71,7 @@ class Cloud:
 
     def clients(self) -> tuple[client.Nova, PlacementClient]:
         """Return the clients of its services."""
-        return client.Nova(self.compute), PlacementClient(self.placement)
+        return client.Nova(self.compute), PlacementClient(self.placement, ROCKY)
 
 
 def find(cloud: str | None = None, region: str | None = None) -> Cloud:

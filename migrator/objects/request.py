@@ -25,6 +25,8 @@ _KEY = re.compile(r'^(?P<kind>resources|trait)(?P<group>[a-zA-Z0-9_-]{1,64})?:(?
 _FIRST = ('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB')
 #: The values of the extra spec group_policy.
 _POLICIES = ('none', 'isolate')
+#: The microversions of Placement from which on a request may name its groups, and the traits of a root provider.
+_NAMED, _ROOT_REQUIRED = (1, 33), (1, 35)
 _RANGE = re.compile(r'\^?\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?')
 #: More than a host has.
 _PROCESSORS = 1 << 16
@@ -84,6 +86,19 @@ class Request:
         yield self
         if self.fallback is not None:
             yield self.fallback
+
+    def known_to(self, microversion: tuple[int, int]) -> Request:
+        """Return the part of the request that a microversion of Placement knows.
+
+        A Nova that works with such a Placement asks for no more.
+        """
+        if microversion >= _ROOT_REQUIRED:
+            return self
+        groups = tuple(
+            (suffix, group) for suffix, group in self.groups if microversion >= _NAMED or re.fullmatch('[0-9]*', suffix)
+        )
+        fallback = self.fallback and self.fallback.known_to(microversion)
+        return dataclasses.replace(self, groups=groups, root_required=frozenset(), fallback=fallback)
 
     def query(self, in_tree: str | None = None, limit: int | None = None) -> list[tuple[str, str]]:
         """Return the names and values of the query of ``GET /allocation_candidates``.

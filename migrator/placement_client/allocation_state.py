@@ -48,10 +48,13 @@ class PairReading:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
-    """The holder of an allocation."""
+    """The holder of an allocation.
+
+    :ivar consumer_type: None: Placement is older than the types (microversion 1.38).
+    """
 
     uuid: str
-    consumer_type: str
+    consumer_type: str | None
     project_id: str
     user_id: str
 

@@ -49,15 +49,16 @@ class Write:
 
     def body(self) -> dict[str, Any]:
         """Return the body of the request to Placement."""
-        return {
-            'allocations': {
-                uuid: {'resources': held} for uuid, held in allocation_state.normal(self.allocations).items()
-            },
+        held = allocation_state.normal(self.allocations)
+        body = {
+            'allocations': {uuid: {'resources': amounts} for uuid, amounts in held.items()},
             'consumer_generation': self.generation,
             'project_id': self.consumer.project_id,
             'user_id': self.consumer.user_id,
-            'consumer_type': self.consumer.consumer_type,
         }
+        if self.consumer.consumer_type is not None:
+            body['consumer_type'] = self.consumer.consumer_type
+        return body
 
 
 def read(client: PlacementClient, consumer: str) -> allocation_state.ConsumerAllocations:

@@ -113,7 +113,7 @@ class Room:
         """
         free: dict[str, dict[str, int]] = {}
         by_root: dict[str, list[dict[str, dict[str, int]]]] = {}
-        for form in request.forms():
+        for form in request.known_to(self.client.microversion).forms():
             found = _read(self.client, form, None, None)
             free.update({uuid: _free(one) for uuid, one in found['provider_summaries'].items()})
             pinning = _roots_with(found['provider_summaries'], 'PCPU') if form is not request else set()
@@ -124,7 +124,7 @@ class Room:
 
     def lacks(self, request: Request) -> Lacks:
         """Return what the hosts lack that Placement does not offer for a guest."""
-        return read_lacks(self.client, request)
+        return read_lacks(self.client, request.known_to(self.client.microversion))
 
 
 @dataclasses.dataclass(frozen=True)

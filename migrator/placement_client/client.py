@@ -37,6 +37,8 @@ from migrator.conf import keystone
 
 #: The newest microversion of Placement Yoga (2022). Consumer types need 1.38.
 MICROVERSION = '1.39'
+#: That of Placement Rocky (2018), the first with nested providers and generations of consumers.
+ROCKY = '1.30'
 
 CONCURRENT_UPDATE = 'placement.concurrent_update'
 DUPLICATE_NAME = 'placement.duplicate_name'
@@ -67,13 +69,44 @@ class PlacementClient:
     """A client that sends each request to Placement once.
 
     :param adapter: a keystoneauth1 adapter with any session and auth plug-in, or an object with the same ``request``.
+    :param oldest: the oldest microversion that is enough. The newest one that both sides know is used.
     :ivar on_result: called after each request, with the error if Placement was unreachable, else with None. It reports
         outages.
     """
 
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter: Adapter, oldest: str = MICROVERSION) -> None:
         self.adapter = adapter
+        self._oldest = oldest
+        #: None: Placement was not asked for its versions yet.
+        self._negotiated = MICROVERSION if oldest == MICROVERSION else None
         self.on_result: Callable[[exception.PlacementUnreachable | None], None] = lambda error: None
+
+    @property
+    def microversion(self) -> tuple[int, int]:
+        """The microversion of the requests.
+
+        :raises PlacementUnreachable: Placement does not show which it has.
+        :raises PlacementRefused: it is too old.
+        """
+        if self._negotiated is None:
+            self._negotiated = self._negotiate()
+        return numbers(self._negotiated)
+
+    def _negotiate(self) -> str:
+        response = self._send('GET', '/', None, None)
+        versions = _json_of(response).get('versions') or [{}]
+        newest = str(versions[0].get('max_version'))
+        if response.status_code >= 400 or not re.fullmatch('[0-9]{1,4}[.][0-9]{1,4}', newest):
+            raise exception.PlacementUnreachable(reason=_not_placement('/', response.status_code))
+        if numbers(newest) < numbers(self._oldest):
+            raise exception.PlacementRefused(
+                method='GET',
+                url='/',
+                status=406,
+                reason=f'it has microversion {newest} at most, and {self._oldest} is needed: upgrade it',
+                placement_code=None,
+            )
+        return min(newest, MICROVERSION, key=numbers)
 
     def request(self, method: str, url: str, json: Any = None, allow: tuple[int, ...] = ()) -> requests.Response:
         """Send one request; every other method uses this one.
@@ -100,10 +133,18 @@ class PlacementClient:
         return response
 
     def _answer(self, method: str, url: str, json: Any, allow: tuple[int, ...]) -> requests.Response:
+        version = '{}.{}'.format(*self.microversion)
+        response = self._send(method, url, json, version)
+        if response.status_code >= 400 and response.status_code not in allow:
+            raise _error_of(method, url, response)
+        return response
+
+    def _send(self, method: str, url: str, json: Any, version: str | None) -> requests.Response:
+        wanted = {} if version is None else {'OpenStack-API-Version': f'placement {version}'}
         try:
             # keystoneauth1 must not retry, because the write may have been done, and must not raise for a status. Only
             # after a 401 it fetches a new token and sends the request again, and a request with a 401 was not done.
-            response = self.adapter.request(
+            return self.adapter.request(
                 url,
                 method,
                 json=json,
@@ -111,15 +152,12 @@ class PlacementClient:
                 connect_retries=0,
                 status_code_retries=0,
                 rate_semaphore=_UNLIMITED,
-                headers={'OpenStack-API-Version': f'placement {MICROVERSION}', 'Accept': 'application/json'},
+                headers={**wanted, 'Accept': 'application/json'},
             )
         except (Unauthorized, Forbidden, AuthorizationFailure, AuthPluginException) as error:
             raise exception.PlacementUnauthorized(reason=public(error)) from error
         except (ClientException, requests.exceptions.RequestException, OSError) as error:
             raise exception.PlacementUnreachable(reason=public(error)) from error
-        if response.status_code >= 400 and response.status_code not in allow:
-            raise _error_of(method, url, response)
-        return response
 
     def get(self, url: str, allow: tuple[int, ...] = ()) -> requests.Response:
         """Send a GET; see :meth:`request`."""
@@ -157,11 +195,21 @@ class PlacementClient:
         if response.status_code == 404 and 'errors' in document:
             return None
         if response.status_code == 404 or not document:
-            raise exception.PlacementUnreachable(
-                reason=f'the server that answered GET {url} with {response.status_code} is not Placement: look at '
-                f'endpoint_override in [placement], or at the service catalog'
-            )
+            raise exception.PlacementUnreachable(reason=_not_placement(url, response.status_code))
         return document
+
+
+def numbers(version: str) -> tuple[int, int]:
+    """Return the numbers of a microversion, which can be compared."""
+    major, minor = version.split('.')
+    return int(major), int(minor)
+
+
+def _not_placement(url: str, status: int) -> str:
+    return (
+        f'the server that answered GET {url} with {status} is not Placement: look at endpoint_override in [placement], '
+        'or at the service catalog'
+    )
 
 
 def client_from_conf(conf: cfg.ConfigOpts) -> PlacementClient:
