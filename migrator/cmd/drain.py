@@ -71,9 +71,7 @@ def _main(argv: Sequence[str] | None, threads: executors.Threads | None, connect
     except SystemExit as stop:  # argparse has printed the reason
         return int(stop.code or 0)
     from migrator import executors
-    from migrator.runtime import concurrency
 
-    concurrency.native()
     command.log_to_stderr(arguments.debug)
     conf = None
     try:

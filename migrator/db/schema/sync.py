@@ -8,35 +8,23 @@ import functools
 import pathlib
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 from oslo_db.exception import DBError
 
 from migrator import exception
 from migrator.db import models
+from migrator.db.schema import fingerprint
 from migrator.db.sql.engine import Engine, translated
 from migrator.objects import remedies
 
 #: Tables that every schema of migrator has had. Ironic has the first one too, and nova the second.
 _OURS = {'conductors', 'migrations'}
-_VERSION_TABLE = 'alembic_version'
-
-
-def _config() -> Config:
-    config = Config()
-    config.set_main_option('script_location', str(pathlib.Path(__file__).parent))
-    return config
+_VERSION_TABLE = sa.table('alembic_version', sa.column('version_num'))
 
 
 @functools.cache
 def head() -> str:
-    """Return the schema that this version needs."""
-    found = ScriptDirectory.from_config(_config()).get_current_head()
-    assert found is not None
-    return found
+    """Return the schema that this version needs, which has one revision."""
+    return fingerprint.of_the_models()
 
 
 def version(engine: Engine) -> str | None:
@@ -45,12 +33,20 @@ def version(engine: Engine) -> str | None:
     :raises migrator.exception.OtherSchema: it is no database, or has several versions.
     :raises migrator.exception.DatabaseUnreachable: the database is away.
     """
+    found: list[str] = []
     try:
+        # Without alembic, whose import takes longer than this look.
         with translated(), engine.sa_engine.connect() as connection:
-            return MigrationContext.configure(connection).get_current_revision()
-    except (DBError, sa.exc.DBAPIError, CommandError) as error:
+            if sa.inspect(connection).has_table(_VERSION_TABLE.name):
+                found = [str(one) for one in connection.execute(sa.select(_VERSION_TABLE.c.version_num)).scalars()]
+    except (DBError, sa.exc.DBAPIError) as error:
         reason = f'it cannot be read ({str(error).splitlines()[0]}): name another one'
         raise exception.OtherSchema(reason=reason) from None
+    if len(found) > 1:
+        raise exception.OtherSchema(
+            reason=f'it cannot be read (it has the versions {", ".join(found)}): name another one'
+        )
+    return found[0] if found else None
 
 
 def refusal(engine: Engine) -> str | None:
@@ -68,7 +64,7 @@ def refusal(engine: Engine) -> str | None:
         return str(error.kwargs['reason'])
     if found == head() or not tables:
         return None
-    foreign = [table for table in tables if table not in {*models.Base.metadata.tables, _VERSION_TABLE}]
+    foreign = [table for table in tables if table not in {*models.Base.metadata.tables, _VERSION_TABLE.name}]
     if found is None and not foreign:
         # MariaDB commits each table.
         return 'its schema is being written now, or is written in part: try again, or else empty it and begin anew'
@@ -99,8 +95,12 @@ def sync(engine: Engine) -> str:
     :raises migrator.exception.OtherSchema: the database has another one, and stays as it is.
     :raises migrator.exception.DatabaseUnreachable: the database is away.
     """
+    from alembic import command
+    from alembic.config import Config
+
     check_usable(engine)
-    config = _config()
+    config = Config()
+    config.set_main_option('script_location', str(pathlib.Path(__file__).parent))
     with translated(), engine.sa_engine.begin() as connection:
         config.attributes['connection'] = connection
         command.upgrade(config, 'head')

@@ -37,15 +37,15 @@ E = TypeVar('E')
 
 
 def make_conf(path: pathlib.Path) -> cfg.ConfigOpts:
-    """Return the defaults of all options, with a database in this file. No file or variable is read."""
+    """Return the defaults of the options, with a database in this file. No file or variable is read."""
     from oslo_config import cfg
 
-    from migrator.conf import opts
+    from migrator.conf import api, conductor
     from migrator.db.sql import options
 
     conf = cfg.ConfigOpts()
-    opts.register_opts(conf)
-    options.register_opts(conf)
+    for section in (api, conductor, options):  # those of keystoneauth1 take long to import, and no verb needs them
+        section.register_opts(conf)
     conf([], project=PROG, prog=PROG, default_config_files=[], default_config_dirs=[], use_env=False)
     conf.set_override('connection', f'sqlite:///{path}', group='database')
     # The documents come from the API in this process, which has no other caller.
@@ -153,6 +153,9 @@ class Session(Asked):
     @functools.cached_property
     def get(self) -> Get:
         """The function that returns documents of ``/migrator/v1``, from the API in this process."""
+        from migrator.runtime import concurrency
+
+        concurrency.native()
         import webob
 
         from migrator.api import app

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import sqlalchemy as sa
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 
 from migrator import exception, executors
 from migrator.db import models
@@ -155,6 +157,12 @@ def test_each_change_of_a_table_changes_the_name_of_the_schema(change: str) -> N
 
     assert name() == name()
     assert name(CHANGES[change]) != name()
+
+
+def test_the_last_revision_is_the_schema_that_is_needed() -> None:
+    config = Config()
+    config.set_main_option('script_location', str(pathlib.Path(sync.__file__).parent))
+    assert ScriptDirectory.from_config(config).get_heads() == [sync.head()]
 
 
 def test_each_process_finds_the_same_name() -> None:

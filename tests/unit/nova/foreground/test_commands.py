@@ -2,6 +2,7 @@
 
 """migrator-drain: its verbs, its signals and its state."""
 
+import ast
 import contextlib
 import json
 import os
@@ -15,6 +16,7 @@ import pytest
 
 from migrator.cmd import drain
 from migrator.nova.foreground import state
+from tests import templates
 
 
 def test_start_empties_the_host_and_shows_each_event(operator, nova):
@@ -390,3 +392,16 @@ def test_json_prints_the_events_line_by_line(operator, nova):
     assert [one['seq'] for one in events] == [*range(1, len(events) + 1)]
     uuid = operator.json('list')['drains'][0]['uuid']
     assert operator.run('watch', uuid, '--json') == (0, out)
+
+
+def test_list_imports_only_what_reads_the_state(tmp_path):
+    templates.database(tmp_path).rename(tmp_path / 'x.sqlite')
+    program = (
+        'import sys; from migrator.cmd import drain; status = drain.main(sys.argv[1:]); '
+        "print(status, sorted({one.partition('.')[0] for one in sys.modules}))"
+    )
+    words = ['--state', str(tmp_path / 'x.sqlite'), 'list']
+    found = subprocess.run([sys.executable, '-c', program, *words], capture_output=True, text=True, check=True)
+    status, _, modules = found.stdout.splitlines()[-1].partition(' ')
+    assert status == '0'
+    assert not {'alembic', 'keystoneauth1', 'openstack', 'requests', 'eventlet'} & {*ast.literal_eval(modules)}
