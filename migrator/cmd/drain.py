@@ -75,7 +75,7 @@ def _main(argv: Sequence[str] | None, threads: executors.Threads | None, connect
     command.log_to_stderr(arguments.debug)
     conf = None
     try:
-        path, found = session.find(arguments, arguments.verb not in verbs.OF_STATE)
+        path, found = session.find(arguments)
         conf = session.make_conf(path)
         of_machine = threads or executors.NativeThreads()
         asked = session.Session(conf, arguments, of_machine, path=path, found=found, connect=connect)

@@ -49,6 +49,20 @@ class File:
 
 
 @dataclasses.dataclass(frozen=True)
+class Identity:
+    """What the identity service says of the user.
+
+    :ivar url: its address.
+    :ivar roles: the roles in the project, or in the whole system if ``project`` is None.
+    """
+
+    url: str
+    user: str | None
+    project: str | None
+    roles: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Cloud:
     """A cloud that was found. Its identity service has answered, if it has one.
 
@@ -57,7 +71,7 @@ class Cloud:
     :ivar region: None: the endpoint does not come from a catalog.
     :ivar has_one_region: whether it is found without the name of its region.
     :ivar endpoint: the URL of Nova in the catalog, whatever its interface, or the override of the catalog.
-    :ivar auth_url: the URL of the identity service; None: there is none.
+    :ivar identity: None: there is no identity service.
     """
 
     name: str | None
@@ -65,7 +79,7 @@ class Cloud:
     region: str | None
     has_one_region: bool
     endpoint: str
-    auth_url: str | None
+    identity: Identity | None
     compute: adapter.Adapter
     placement: adapter.Adapter
 
@@ -88,24 +102,20 @@ def find(cloud: str | None = None, region: str | None = None) -> Cloud:
     found, of_cloud = _configured(name, region, file)
     compute, placement = (_adapter(found, service) for service in ('compute', 'placement'))
     auth = found.get_auth()
-    catalog, auth_url = None, None
+    catalog, identity = None, None
     if isinstance(auth, BaseIdentityPlugin):
-        auth_url = auth.auth_url
         with client.of_identity():
-            catalog = auth.get_access(compute.session).service_catalog
+            access = auth.get_access(compute.session)
+        catalog = access.service_catalog
+        identity = Identity(auth.auth_url or '', access.username, access.project_name, tuple(access.role_names or ()))
     if catalog is None or compute.endpoint_override:
         endpoint = str(compute.get_endpoint(skip_discovery=True) or '')
-        return Cloud(name, file, None, True, endpoint, auth_url, compute, placement)
+        return Cloud(name, file, None, True, endpoint, identity, compute, placement)
     endpoint, regions = _look_up(catalog, compute, name)
     if placement.region_name is None:
         placement.region_name = compute.region_name
     has_one_region = len(of_cloud or regions) == 1
-    return Cloud(name, file, compute.region_name, has_one_region, endpoint, auth_url, compute, placement)
-
-
-def connect(cloud: str | None = None, region: str | None = None) -> tuple[client.Nova, PlacementClient]:
-    """Return the clients of a cloud; see :func:`find`."""
-    return find(cloud, region).clients()
+    return Cloud(name, file, compute.region_name, has_one_region, endpoint, identity, compute, placement)
 
 
 # --- the files -------------------------------------------------------------------------------------------------------

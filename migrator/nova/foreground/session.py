@@ -33,6 +33,9 @@ if TYPE_CHECKING:  # imported where it is used, so that the help is fast
     Connect = Callable[[str | None, str | None], tuple[Nova, PlacementClient]]
 
 PROG = 'migrator-drain'
+#: The verbs that need only the file with the state, and those that do not need it.
+OF_STATE = ('list', 'show', 'watch', 'pause', 'report', 'purge', 'calibration')
+WITHOUT_STATE = ('doctor',)
 E = TypeVar('E')
 
 
@@ -59,7 +62,7 @@ class Session(Asked):
 
     :ivar path: the file with the state.
     :ivar found: the cloud, if it was looked for already.
-    :ivar connect: returns the clients of a cloud and a region, as :func:`migrator.nova.clouds.connect`.
+    :ivar connect: returns the clients of a cloud and a region; None: those of the cloud that is found.
     """
 
     path: pathlib.Path = dataclasses.field(kw_only=True)
@@ -104,16 +107,24 @@ class Session(Asked):
         return self.command
 
     @functools.cached_property
-    def cloud(self) -> tuple[Nova, PlacementClient]:
-        """The clients of the cloud.
+    def where(self) -> Cloud:
+        """The cloud, after its identity service has answered.
 
         :raises migrator.exception.ConfigurationError: no cloud is named, or what is known of it is not enough.
         """
         from migrator.nova import clouds
 
-        if self.found is not None and self.connect is None:
-            return self.found.clients()
-        return (self.connect or clouds.connect)(self.arguments.os_cloud, self.arguments.os_region_name)
+        return self.found or clouds.find(self.arguments.os_cloud, self.arguments.os_region_name)
+
+    @functools.cached_property
+    def cloud(self) -> tuple[Nova, PlacementClient]:
+        """The clients of the cloud.
+
+        :raises migrator.exception.ConfigurationError: no cloud is named, or what is known of it is not enough.
+        """
+        if self.connect is not None:
+            return self.connect(self.arguments.os_cloud, self.arguments.os_region_name)
+        return self.where.clients()
 
     @functools.cached_property
     def mover(self) -> Engine:
@@ -175,16 +186,15 @@ class Session(Asked):
         return get
 
 
-def find(arguments: argparse.Namespace, needs_cloud: bool) -> tuple[pathlib.Path, Cloud | None]:
-    """Return the file with the state, and the cloud if it was needed for that.
-
-    :param needs_cloud: whether the verb needs the cloud in any case.
-    """
+def find(arguments: argparse.Namespace) -> tuple[pathlib.Path, Cloud | None]:
+    """Return the file with the state, and the cloud if it was needed for that."""
     if arguments.state:
         return pathlib.Path(arguments.state).absolute(), None
     cloud, region, environ = arguments.os_cloud, arguments.os_region_name, os.environ
     named = state.default_path(cloud, region, environ)
-    if not needs_cloud and state.name_of(cloud, environ) is not None and named.exists():
+    if arguments.verb in WITHOUT_STATE:
+        return named, None
+    if arguments.verb in OF_STATE and state.name_of(cloud, environ) is not None and named.exists():
         return named.resolve(), None
     from migrator.nova import clouds
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 
 from migrator import exception
-from migrator.nova.foreground import allocations, evacuation, fenced, state
+from migrator.nova.foreground import allocations, doctor, evacuation, fenced, state
 from migrator.nova.foreground.session import Session
 from migrator.objects.drain import Drain
 from migrator.operator import drain_request
@@ -33,6 +33,7 @@ def start(asked: Session) -> int:
     from migrator.nova.foreground import loop
 
     new = _checked(asked, asked.arguments.host)  # Ctrl-C ends the command here: there is no drain yet
+    doctor.warn(asked, new.host)
     with loop.Interrupts() as interrupts:
         asked.database.drains.accept(new, has_service=False)
         return loop.run(asked, new.uuid, interrupts)
@@ -178,11 +179,10 @@ def _own(run: Callable[[Session], int]) -> Callable[[Asked], int]:
     return of
 
 
-#: The verbs that need only the file with the state.
-OF_STATE = ('list', 'show', 'watch', 'pause', 'report', 'purge', 'calibration')
 _OF_MANAGE = {verb.name: verb for verb in drain.VERBS}
 #: The verbs.
 VERBS: tuple[Verb, ...] = (
+    Verb('doctor', 'check the cloud before a drain', _own(doctor.examine)),
     Verb('plan', _OF_MANAGE['plan'].help, _own(show_plan), _OF_MANAGE['plan'].arguments),
     Verb('start', 'empty a host, in the foreground', _own(start), _start_arguments),
     _OF_MANAGE['list'],

@@ -68,7 +68,7 @@ def test_wrong_allocations_after_a_kill_are_found_and_healed(lab, drain):
 def test_audit_has_no_finding_during_twenty_healthy_moves(lab, drain, monkeypatch):
     for name, value in lab.environment.items():
         monkeypatch.setenv(name, value)
-    nova, placement = clouds.connect(labs.CLOUD)
+    nova, placement = clouds.find(labs.CLOUD).clients()
     guests = lab.guests(10, 'host1')
     done, audits = threading.Event(), []
 

@@ -50,6 +50,7 @@ CATALOGS = {
         ('compute', 'nova', 'public', 'RegionOne', '/nova/v2.1'),
         ('placement', 'placement', 'public', 'RegionOne', '/placement-old'),
     ],
+    'reader': [('compute', 'nova', 'public', 'RegionOne', '/nova/v2.1')],
     'no-compute': [],
     'silent': [('compute', 'nova', 'public', 'RegionOne', '/silent/v2.1')],
     'web': [('compute', 'nova', 'public', 'RegionOne', '/web/v2.1')],
@@ -140,13 +141,14 @@ class CloudServer:
         )
         if user.get('password') != PASSWORD or user.get('name') not in CATALOGS or missing:
             return '401 Unauthorized', [], {'error': {'code': 401, 'message': 'The request requires authentication.'}}
+        roles = ('member', 'reader') if user['name'] == 'reader' else ('admin',)
         token = {
             'methods': [*given['methods']],
             'expires_at': '2099-01-01T00:00:00.000000Z',
             'issued_at': '2026-01-01T00:00:00.000000Z',
             'user': {'id': 'u', 'name': user['name'], 'domain': {'id': 'default', 'name': 'Default'}},
             'project': {'id': PROJECT, 'name': 'admin', 'domain': {'id': 'default', 'name': 'Default'}},
-            'roles': [{'id': 'r', 'name': 'admin'}],
+            'roles': [{'id': name, 'name': name} for name in roles],
             'catalog': self._catalog(user['name']),
         }
         return '201 Created', [('X-Subject-Token', 'token-of-the-lab')], {'token': token}

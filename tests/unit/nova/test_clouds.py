@@ -54,13 +54,13 @@ def configure(server, closed, monkeypatch, tmp_path):
 def test_cloud_is_found_or_the_error_names_what_is_wrong(server, configure, variant):
     fill = configure(variant)
     if variant.finds is not None:
-        nova, placement = clouds.connect(variant.cloud, variant.region)
+        nova, placement = clouds.find(variant.cloud, variant.region).clients()
         assert nova.services() == []
         placement.read('/resource_providers')
         assert tuple(server.asked) == variant.finds
         return
     with pytest.raises((exception.ConfigurationError, errors.NovaUnreachable)) as found:
-        clouds.connect(variant.cloud, variant.region)[0].services()
+        clouds.find(variant.cloud, variant.region).clients()[0].services()
     text = str(found.value)
     assert [part for part in map(fill, variant.refuses) if part not in text] == [], text
     assert cloud_server.PASSWORD not in text

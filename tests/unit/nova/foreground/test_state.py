@@ -168,6 +168,6 @@ def test_file_without_a_region_in_its_name_is_not_taken_for_another_region(home,
 def test_locks_of_one_drain_are_one_file_by_whatever_name(home):
     paths = set()
     for names in NAMES:
-        given = drain.make_parser().parse_args([*names, 'list'], argparse.Namespace(**dict.fromkeys(GIVEN)))
-        paths.add(session.find(given, needs_cloud=True)[0])
+        given = drain.make_parser().parse_args([*names, 'plan', 'host1'], argparse.Namespace(**dict.fromkeys(GIVEN)))
+        paths.add(session.find(given)[0])
     assert len(paths) == 1
