@@ -36,6 +36,7 @@ from migrator.nova import errors, recorded
 from migrator.nova.client import Nova
 from migrator.nova.guests import (
     ENDED,
+    MIGRATABLE,
     MOVED,
     evacuate,
     forgotten,
@@ -45,9 +46,13 @@ from migrator.nova.guests import (
     look_at,
     may_have_started,
     obstacle,
+    request_of,
     service_of,
+    short,
+    shown,
     softly_deleted,
     to_end,
+    why_failed,
     why_left,
 )
 from migrator.nova.resources import NovaMigration, Server, Service
@@ -72,8 +77,8 @@ _ROWS = 200
 _FRESH = datetime.timedelta(hours=1)
 #: The beginning of a reason from :func:`disabled_reason`.
 _BY_A_DRAIN = re.compile(r'drain [0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(:|$)')
-#: The greatest number of items that a check names, and of characters of Nova's own reasons.
-_NAMED, _SHOWN = 20, 300
+#: The greatest number of items that a check names.
+_NAMED = 20
 
 #: Returns a destination: (drain, member, hosts to avoid, host -> migrations on their way there). None: none now.
 #: It raises :class:`migrator.drain.engine.Refused` if there is none at all.
@@ -88,13 +93,11 @@ class NovaEngine:
         ``destinations`` or an earlier attempt of the guest has failed.
     :param drained: returns the hosts of the drains in progress. They are no destinations.
     :cvar type: the type of the migrations.
-    :cvar action: the name of the action that requests one.
     :cvar task: the task of a guest for which one was requested; None: its migration shows that sooner.
     :cvar needs_source: whether one goes on only while the source is up.
     """
 
     type: str = _LIVE
-    action: str = _LIVE
     task: str | None = 'migrating'
     needs_source = True
     stays, again = STAYS, AGAIN
@@ -210,7 +213,8 @@ class NovaEngine:
             raise Refused(obstacle(server, self._service(server.host or ''), drain) or found)
         earlier = half_written(self._nova, server)
         if earlier is not None:
-            raise Refused(Obstacle(ObstacleKind.STATE, f'{forgotten(earlier)}.', ''))
+            reason = forgotten(earlier, request_of(self._nova, earlier))
+            raise Refused(Obstacle(ObstacleKind.STATE, f'{reason}.', ''))
 
     def request(self, uuid: str, host: str | None) -> None:
         """Send the request.
@@ -237,7 +241,7 @@ class NovaEngine:
             return _busy('It was deleted.')
         if self.task is not None and server.task_state == self.task:
             return None
-        return self.refusal(drain, server, _short(error.reason))
+        return self.refusal(drain, server, short(error.reason))
 
     def _destination(self, drain: Drain, member: Member, avoided: set[str]) -> str | None:
         """Return the destination to name; None: Nova's scheduler chooses it."""
@@ -354,7 +358,8 @@ class NovaEngine:
             # An evacuation has its migration as soon as Nova has accepted it, and a task may be of something else.
             return Move(MoveState.PENDING) if lasts < SETTLED else None
         if row is not None and is_half_written(row, server) and lasts >= SETTLED:
-            return Move(MoveState.FAILED, row.dest_compute, forgotten(row), in_doubt=True)
+            reason = forgotten(row, request_of(self._nova, row))
+            return Move(MoveState.FAILED, row.dest_compute, reason, in_doubt=True)
         if server.task_state is not None:
             return _in_progress(row, server, services, lasts, self.needs_source)
         if row is None:
@@ -374,13 +379,18 @@ class NovaEngine:
             return Move(MoveState.CANCELLED, reason=f'Its migration {row.id} was aborted.')
         if row.status in ('failed', 'error'):
             named = row.dest_compute or self._named.get(member.instance_uuid)
-            reason = f'Migration {row.id} ended as {row.status}{_to(named)}: {_why(self._nova, row, self.action)}'
+            request = request_of(self._nova, row)
+            why = why_failed(self._nova, row, request)
+            reason = f'Migration {shown(row, request)} ended as {row.status}{_to(named)}: {why}'
             if not self.needs_source:
                 return _of_failed_evacuation(row, server, reason)
+            now = obstacle(server, self._service(server.host)) if server.vm_state not in MIGRATABLE else None
+            reason = f'{reason}. {now.reason} {now.remedy}'.rstrip() if now is not None else reason
             return Move(MoveState.FAILED, row.dest_compute, reason, tried=(named,) if named else ())
         # A host that was asked to start the guest may have done so; a source that was asked to move it still has it.
         in_doubt = not self.needs_source and row.dest_compute is not None
-        return Move(MoveState.FAILED, row.dest_compute, forgotten(row), in_doubt=in_doubt)
+        reason = forgotten(row, request_of(self._nova, row))
+        return Move(MoveState.FAILED, row.dest_compute, reason, in_doubt=in_doubt)
 
     def _lasts(self, member: Member, row: NovaMigration | None, server: Server) -> float:
         """Return for how many seconds the looks have shown the same of a member."""
@@ -397,9 +407,10 @@ class NovaEngine:
         if server.vm_state == 'error' or server.status == 'ERROR':
             look = look_at(self._service(server.host or ''))
             remedy = remedies.offer(remedies.Kind.SET_ACTIVE_IF_THERE, look, guest=server.uuid, host=server.host)
+            request = request_of(self._nova, row)
             return (
-                f'It is on {server.host}, and Nova shows it in ERROR: migration {row.id} ended as {row.status}: '
-                f'{_why(self._nova, row, self.action)}. {remedy or "Check the guest there."}'
+                f'It is on {server.host}, and Nova shows it in ERROR: migration {shown(row, request)} ended as '
+                f'{row.status}: {why_failed(self._nova, row, request)}. {remedy or "Check the guest there."}'
             )
         if row.status not in ENDED:
             return f'It is on {server.host}, though its migration {row.id} is still shown as {row.status}.'
@@ -556,18 +567,6 @@ def _remedy(row: NovaMigration, server: Server, service: Service) -> str:
     return f'Start it. {abort}'
 
 
-def _why(nova: Nova, row: NovaMigration, name: str) -> str:
-    """Return why a migration has failed, as the events of the action with this name say."""
-    unknown = f'no reason is known, see the logs of nova-conductor and of nova-compute at {row.source_compute}'
-    for action in nova.actions(row.instance_uuid):
-        begun = action.started_at is None or row.created_at is None or action.started_at <= row.created_at
-        if action.action == name and begun:
-            events = nova.events(row.instance_uuid, action.request_id)
-            details = [event.details for event in events if event.result == 'Error' and event.details]
-            return _short(details[-1]) if details else unknown
-    return unknown
-
-
 def _down(service: Service) -> str:
     if service.forced_down or service.updated_at is None:
         return f'nova-compute at {service.host} is down.'
@@ -584,11 +583,6 @@ def _to(host: str | None) -> str:
 
 def _age(began: datetime.datetime | None, now: datetime.datetime | None) -> float | None:
     return max(0.0, (now - began).total_seconds()) if began is not None and now is not None else None
-
-
-def _short(text: str) -> str:
-    line = ' '.join(text.split()).rstrip('.')
-    return line if len(line) <= _SHOWN else f'{line[:_SHOWN]}...'
 
 
 def few(found: list[str]) -> list[str]:

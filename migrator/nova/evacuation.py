@@ -28,6 +28,7 @@ from migrator.nova.guests import (
     look_at,
     may_have_started,
     newest_move,
+    request_of,
     service_of,
     to_end,
     why_left,
@@ -123,7 +124,7 @@ def _is_elsewhere(
         return None
     earlier = half_written(nova, server) if newest_move([newest]) is None or is_half_written(newest, server) else None
     if earlier is not None:
-        return Obstacle(ObstacleKind.STATE, f'{forgotten(earlier)}.', '')
+        return Obstacle(ObstacleKind.STATE, f'{forgotten(earlier, request_of(nova, earlier))}.', '')
     there, is_evacuation = newest.dest_compute, newest.type == NovaEvacuations.type
     if there == server.host or is_half_written(newest, server):
         return None
@@ -169,7 +170,7 @@ class NovaEvacuations(NovaEngine):
     :ivar stopped: why nothing more is requested.
     """
 
-    type, action, task, needs_source = 'evacuation', 'evacuate', None, False
+    type, task, needs_source = 'evacuation', None, False
     stays = 'It stays disabled and declared forced down until it is repaired.'
     again = 'Remove what is in the way, then type the same command again.'
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from migrator.drain.engine import Obstacle, ObstacleKind
 from migrator.nova.client import Nova
-from migrator.nova.resources import NovaMigration, Server, Service
+from migrator.nova.resources import Action, NovaMigration, Server, Service
 from migrator.objects import remedies
 from migrator.objects.drain import Drain, Locked
 from migrator.objects.remedies import Reading
@@ -26,6 +26,17 @@ _KNOWN_AFTER = (*MOVED, 'confirmed', 'finished', 'reverted')
 MIGRATABLE = ('active', 'paused')
 #: The vm_state of a guest that was deleted, and that Nova keeps for [DEFAULT] reclaim_instance_interval.
 SOFTLY_DELETED = 'soft-delete'
+#: The type of a migration -> the name of the action that requests one.
+_ACTIONS = {'live-migration': 'live-migration', 'evacuation': 'evacuate', 'migration': 'migrate', 'resize': 'resize'}
+#: The state of a guest that cannot be moved live -> what helps.
+_HELPS = {
+    'resized': remedies.Kind.CONFIRM_OR_REVERT,
+    'suspended': remedies.Kind.RESUME,
+    'rescued': remedies.Kind.UNRESCUE,
+    'shelved': remedies.Kind.OFFLOAD,
+}
+#: The most characters of Nova's own reasons.
+_SHOWN = 300
 
 
 def service_of(nova: Nova, host: str) -> Service | None:
@@ -69,7 +80,9 @@ def obstacle(server: Server, service: Service | None = None, drain: Drain | None
     if server.vm_state == SOFTLY_DELETED:
         return Obstacle(ObstacleKind.STATE, why_left(server.host or 'its host'), to_end(server))
     if server.vm_state not in MIGRATABLE:
-        remedy = f'Make it active: only a guest that is {" or ".join(MIGRATABLE)} can be moved live.'
+        kind = _HELPS.get(server.vm_state or '')
+        remedy = offer(kind) if kind is not None else ''
+        remedy = remedy or f'Make it active: only a guest that is {" or ".join(MIGRATABLE)} can be moved live.'
         return Obstacle(ObstacleKind.STATE, f'It is {server.vm_state or server.status}.', remedy)
     if server.task_state is not None:
         reason = f'It is busy: its task_state is {server.task_state}.'
@@ -147,16 +160,50 @@ def may_have_started(row: NovaMigration, server: Server) -> bool:
     return row.status == 'failed' and row.dest_compute is not None and server.vm_state == 'error'
 
 
-def forgotten(row: NovaMigration) -> str:
-    """Return what is known of a migration whose end Nova has written by half, or not at all, in words."""
+def request_of(nova: Nova, row: NovaMigration) -> Action | None:
+    """Return the action that has requested a migration, or None. Its request id is in the logs of Nova."""
+    name = _ACTIONS.get(row.type)
+    for action in nova.actions(row.instance_uuid):
+        begun = action.started_at is None or row.created_at is None or action.started_at <= row.created_at
+        if action.action == name and begun:
+            return action
+    return None
+
+
+def shown(row: NovaMigration, request: Action | None) -> str:
+    """Return the id of a migration, and that of its request, in words."""
+    return f'{row.id} ({request.request_id})' if request is not None else f'{row.id}'
+
+
+def why_failed(nova: Nova, row: NovaMigration, request: Action | None) -> str:
+    """Return why a migration has failed, as the events of its request say."""
+    events = nova.events(row.instance_uuid, request.request_id) if request is not None else []
+    details = [event.details for event in events if event.result == 'Error' and event.details]
+    if details:
+        return short(details[-1])
+    return f'no reason is known, see the logs of nova-conductor and of nova-compute at {row.source_compute}'
+
+
+def short(text: str) -> str:
+    """Return the beginning of a text in one line, without its full stop."""
+    line = ' '.join(text.split()).rstrip('.')
+    return line if len(line) <= _SHOWN else f'{line[:_SHOWN]}...'
+
+
+def forgotten(row: NovaMigration, request: Action | None) -> str:
+    """Return what is known of a migration whose end Nova has written by half, or not at all, in words.
+
+    :param request: the action that has requested it.
+    """
+    name = shown(row, request)
     if row.status in MOVED:
         return (
-            f'Its migration {row.id} is {row.status}, but Nova still shows the guest on {row.source_compute}. The '
+            f'Its migration {name} is {row.status}, but Nova still shows the guest on {row.source_compute}. The '
             f'guest probably runs at {row.dest_compute}: look there. Until you know, do not reset its state, move it '
             'or evacuate it'
         )
     return (
-        f'Nova has forgotten its migration {row.id}, which stays {row.status}, as the guest has no task: nova-compute '
+        f'Nova has forgotten its migration {name}, which stays {row.status}, as the guest has no task: nova-compute '
         f'at {row.source_compute} was restarted, or the state of the guest was reset. Look at both hosts. '
         f'{remedies.offer(remedies.Kind.AUDIT_NOVA)}'
     )

@@ -86,6 +86,9 @@ class Kind(enum.StrEnum):
     MOVE_STOPPED = 'move-stopped'
     MOVE_OTHERS_COLD = 'move-others-cold'
     SHELVE = 'shelve'
+    RESUME = 'resume'
+    UNRESCUE = 'unrescue'
+    OFFLOAD = 'offload'
     RESTORE_OR_DELETE = 'restore-or-delete'
     DELETE_GROUP = 'delete-group'
     DEFINE = 'define'
@@ -265,6 +268,14 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
         ),
         _K.MOVE_OTHERS_COLD: _row('move the others by {command}', 'openstack server migrate'),
         _K.SHELVE: _row('Shelve it: {command}.', 'openstack server shelve {guest}', _R.HOST_DOWN),
+        _K.RESUME: _row('Resume it: {command}.', 'openstack server resume {guest}', _R.HOST_DOWN),
+        _K.UNRESCUE: _row(
+            'Its user has to end the rescue: {command}.', 'openstack server unrescue {guest}', _R.HOST_DOWN
+        ),
+        _K.OFFLOAD: _row(
+            'It is shelved, so take it off its host: {command}.', 'openstack server shelve --offload {guest}',
+            _R.HOST_DOWN,
+        ),
         _K.RESTORE_OR_DELETE: _row(
             'Its user decides: {command}.',
             'openstack server restore {guest}; or, to delete it for good, openstack server delete --force {guest}',

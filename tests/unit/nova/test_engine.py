@@ -77,12 +77,42 @@ def test_failed_move_is_tried_again_and_its_reason_shown(cloud, where, reason):
     cloud.fake.fails[guest] = where
     cloud.go(until=lambda: cloud.member(guest).reason is not None if guest in cloud.rows.members else False)
     assert reason in cloud.member(guest).reason
+    row = cloud.fake.row(guest)
+    assert cloud.member(guest).reason.startswith(f'Migration {row["id"]} ({row["request_id"]}) ended as ')
     drain = cloud.go()
     assert (drain.status, cloud.fake.on('host1')) == ('incomplete', ['bad'])
     assert (cloud.asked(guest), cloud.asked(other)) == (3, 1)
     assert cloud.member(guest).status == 'failed'
     assert 'attempt 3 of 3' in drain.message
     assert cloud.member(guest).tried == ([] if where == 'check' else ['host2', 'host3'])
+
+
+def test_failed_move_that_leaves_the_guest_in_error_has_a_remedy_for_that(cloud):
+    guest = cloud.fake.add_guest('bad')
+    cloud.fake.fails[guest] = 'pre'
+    cloud.go(until=lambda: cloud.fake.rows and cloud.fake.row(guest)['status'] == 'failed')
+    cloud.fake.servers[guest].update(vm_state='error', task_state=None)
+    (move,) = cloud.engine.look([cloud.member(guest)]).values()
+    assert 'the lab says so. It is in ERROR. Look which host runs the guest. Only if host1 does: ' in move.reason
+    assert f'openstack server set --state active {guest}' in move.reason
+
+
+@pytest.mark.parametrize(
+    ('state', 'remedy'),
+    [
+        ('suspended', 'openstack server resume GUEST'),
+        ('rescued', 'openstack server unrescue GUEST'),
+        ('shelved', 'openstack server shelve --offload GUEST'),
+        ('resized', 'openstack server migration confirm GUEST, or openstack server migration revert GUEST'),
+        ('stopped', 'openstack server migrate --wait GUEST, then openstack server migration confirm GUEST'),
+        ('building', 'Make it active'),
+    ],
+)
+def test_remedy_fits_the_state_of_the_guest(cloud, state, remedy):
+    guest = cloud.fake.add_guest('one', vm_state=state)
+    cloud.fake.statuses[state] = state.upper()
+    (found,) = cloud.engine.guests(cloud.rows.drain)
+    assert remedy.replace('GUEST', guest) in found.obstacle.remedy
 
 
 def test_failed_move_that_succeeds_later_completes(cloud):
@@ -370,7 +400,8 @@ def test_drain_goes_on_once_a_killed_source_is_back(booked):
     booked.fake.start('host1')
     assert booked.fake.row(second)['status'] == 'queued'
     booked.go(until=lambda: booked.status(second) == 'waiting')
-    assert 'Nova has forgotten its migration 2, which stays queued' in booked.member(second).reason
+    request = booked.fake.row(second)['request_id']
+    assert f'Nova has forgotten its migration 2 ({request}), which stays queued' in booked.member(second).reason
     booked.go(until=lambda: booked.rows.drain.emptied_at is not None)
     assert booked.fake.on('host1') == []
     assert (booked.asked(first), booked.asked(second)) == (2, 2)

@@ -75,7 +75,8 @@ def test_migration_that_nova_has_forgotten_is_named(operator, nova):
     nova.start('host1')
     ((check, found, remedy),) = wrong(operator)
     assert check == 'migrations'
-    assert found.startswith(f'Guest {guest}: Nova has forgotten its migration 1, which stays queued')
+    request = nova.row(guest)['request_id']
+    assert found.startswith(f'Guest {guest}: Nova has forgotten its migration 1 ({request}), which stays queued')
     assert remedy.startswith('Look at both hosts.')
 
 
