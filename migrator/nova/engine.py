@@ -67,6 +67,8 @@ SETTLED = 15.0
 LATE = 300.0
 #: How many migrations Nova runs at once at a source by default. Its API does not show that option.
 AT_ONCE = 1
+#: How many more are requested then. Nova queues them at the source, so that it waits for no request in between.
+AHEAD = 1
 _LIVE = 'live-migration'
 _PENDING = ('accepted', 'queued', 'preparing')
 #: The statuses in which an abort has no effect on the guest. Nova refuses it in ``accepted``.
@@ -166,8 +168,8 @@ class NovaEngine:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def bound(self, drain: Drain) -> int:
-        """Return how many migrations of a drain may be in progress at a time."""
-        return drain.parallel or AT_ONCE
+        """Return how many migrations of a drain may be requested and not have ended at a time."""
+        return drain.parallel or AT_ONCE + AHEAD
 
     def marks(self, guests: Sequence[Guest]) -> dict[str, str]:
         """Return guest -> the newest id of its migrations, '0' without any."""
@@ -425,8 +427,11 @@ class NovaEngine:
         now = self._clock.now()
         rows = self._nova.migrations(source=members[0].source, type=_LIVE, limit=_ROWS)
         past = recorded.completed(self._nova, self._sizes, members[0].source)
-        outlook = forecast.Outlook(now, self.bound(drain), past)
-        began = {row.instance_uuid: row.created_at for row in reversed(rows) if row.status not in ENDED}
+        outlook = forecast.Outlook(now, drain.parallel or AT_ONCE, past)
+        copying = [row for row in reversed(rows) if row.status not in (*ENDED, *_PENDING)]
+        # One that was requested ahead has begun when the one before it ended.
+        ahead = [row.updated_at for row in rows if row.status in ENDED and row.updated_at] if not drain.parallel else []
+        began = {row.instance_uuid: max([row.created_at, *ahead]) for row in copying if row.created_at}
         jobs = [
             forecast.Job(one.instance_uuid, one.size_mb, _age(began.get(one.instance_uuid), now)) for one in members
         ]

@@ -44,6 +44,8 @@ def test_heal_takes_nothing_of_a_cell_that_is_away_and_nova_finds_nothing_wrong_
         # Nova leaves the cell out of some answers, and answers 500 to some requests.
         for verb in (('audit',), ('heal', '--yes')):
             drain.run(*verb, status=None)
+        found = drain.run('doctor', status=None)
+        assert f'The database of the cell of {", ".join(sorted(HOSTS))} does not answer' in found
         assert {consumer: held(lab, consumer) for consumer in before} == before
         cell.mend()
         drain.run('heal', '--yes', status=1)  # what is missing is repaired by nova-manage, as it says

@@ -26,8 +26,16 @@ def test_commands_of_the_how_to_empty_a_host_and_restore_it(lab, tmp_path):
         hosts[verb] = lab.truth()['host1']
         if verb == 'list':
             drain = re.search(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', printed['list'])[0]
-    assert list(printed) == ['plan', 'start', 'list', 'restore', 'audit']
-    assert hosts == {'plan': guests, 'start': set(), 'list': set(), 'restore': guests, 'audit': guests}
+    assert list(printed) == ['doctor', 'plan', 'start', 'list', 'restore', 'audit']
+    assert hosts == {
+        'doctor': guests,
+        'plan': guests,
+        'start': set(),
+        'list': set(),
+        'restore': guests,
+        'audit': guests,
+    }
+    assert 'All is right' in printed['doctor']
     assert '2 guests of host1 can move' in printed['plan']
     assert 'host1 is empty' in printed['start']
     assert 'completed' in printed['list']
