@@ -126,6 +126,8 @@ class Member(base.Versioned):
     :ivar source: the host that it leaves; in a restore, the host from which it is brought back.
     :ivar destination: the host to which it was moved.
     :ivar not_before: when its next attempt may begin.
+    :ivar progress: what another control plane shows of its migration: ``uuid``, ``status``, ``destination`` and the
+        amounts of memory; None: nothing, or it is a migration of this one, which has a row.
     :ivar reason: why it waits, is blocked or has failed, with what to do. It may have words of users.
     :ivar remedy: what to do alone, as the table of remedies says it; None: the table has nothing.
     """
@@ -143,6 +145,7 @@ class Member(base.Versioned):
     not_before: datetime.datetime | None = None
     began_at: datetime.datetime | None = None
     ended_at: datetime.datetime | None = None
+    progress: dict[str, Any] | None = None
     reason: str | None = None
     remedy: str | None = None
 

@@ -95,6 +95,7 @@ class Kind(enum.StrEnum):
     DISCARD_SAVED_STATE = 'discard-saved-state'
     DELETE_SNAPSHOTS = 'delete-snapshots'
     DELETE_CHECKPOINTS = 'delete-checkpoints'
+    DELETE_FROM_IMAGE = 'delete-from-image'
     # A guest that is not where the database has it.
     SEE_WHERE = 'see-where'
     SEE_OTHERS = 'see-others'
@@ -286,6 +287,10 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
         _K.DEFINE: _row('define it first ({command})', 'virsh define'),
         _K.DISCARD_SAVED_STATE: _row('start the guest, or discard it ({command})', 'virsh managedsave-remove'),
         _K.DELETE_SNAPSHOTS: _row('delete them first ({command})', 'virsh snapshot-delete'),
+        _K.DELETE_FROM_IMAGE: _row(
+            'delete what is not needed while the guest is off ({command})',
+            'qemu-img snapshot -d, qemu-img bitmap --remove',
+        ),
         _K.DELETE_CHECKPOINTS: _row('delete them first ({command})', 'virsh checkpoint-delete'),
         _K.SEE_WHERE: _row('See "{command}" for where it is.', f'{_RECONCILE} --dry-run'),
         _K.SEE_OTHERS: _row('see {command}', f'{_RECONCILE} --dry-run'),

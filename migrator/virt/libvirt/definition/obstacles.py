@@ -140,6 +140,5 @@ def refuse_merging(instance: Instance, disk: storage.Disk, live: bool = False) -
     or_else = '' if is_backed else ', or move the guest cold, which takes them along'
     raise exception.MigrationPreCheckError(
         reason=f'the image of disk {disk.target} of guest {instance.uuid} ({disk.path}) has {", ".join(kept)}, which a '
-        'copy lacks: delete what is not needed (virsh snapshot-delete, qemu-img snapshot -d, qemu-img bitmap --remove)'
-        f'{or_else}'
+        f'copy lacks: {remedies.offer(remedies.Kind.DELETE_FROM_IMAGE)}{or_else}'
     )
