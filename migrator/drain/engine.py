@@ -115,6 +115,7 @@ class Move:
     :ivar waits_for_slot: whether it has no destination yet, since no slot is free.
     :ivar tried: the hosts where it has failed.
     :ivar waits_for: what it waits for.
+    :ivar progress: what is shown of it, as of :attr:`migrator.objects.drain.Member.progress`.
     :ivar reason: why it has failed; of a guest that was moved, what an operator should know.
     :ivar ended_at: when it has ended; None: not known.
     """
@@ -129,6 +130,7 @@ class Move:
     waits_for_slot: bool = False
     tried: Sequence[str] = ()
     waits_for: str | None = None
+    progress: dict[str, Any] | None = None
     ended_at: datetime.datetime | None = None
 
 

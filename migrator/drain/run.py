@@ -89,6 +89,8 @@ class _Run:
         if 'reason' in values:
             values = {'remedy': None, **values}
         new = member.replace(**values)
+        if new.status != _M.MOVING:
+            new = new.replace(progress=None)
         if new.status != member.status and member.instance_uuid in self._members:
             check_member_move(self.drain, member.status, new.status)
         if new.status in (_M.MOVED, _M.FAILED, _M.GONE, _M.CANCELLED) and not member.ended:
@@ -159,7 +161,7 @@ class _Run:
             case MoveState.GONE:
                 self._change(member, status=_M.GONE.value, reason=move.reason)
             case MoveState.PENDING | MoveState.RUNNING:
-                self._change(member, reason=move.waits_for)
+                self._change(member, reason=move.waits_for, progress=move.progress)
             case MoveState.UNKNOWN:
                 pass  # it is requested again, unless the drain is being cancelled
 

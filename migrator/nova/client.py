@@ -40,6 +40,8 @@ from migrator.placement_client.client import DENIED, NOT_NOW, adapter_from_conf,
 LEAST, NEWEST = (2, 65), (2, 103)
 #: The newest microversion that shows how many guests a hypervisor runs.
 _RUNNING_VMS = (2, 87)
+#: The amounts of memory of a live migration, by Nova's names.
+AMOUNTS = ('memory_total_bytes', 'memory_processed_bytes', 'memory_remaining_bytes')
 #: The newest microversion with which Nova starts an evacuated guest that ran before.
 _EVACUATES_AND_STARTS = (2, 94)
 #: Seconds without an answer after which Nova counts as unreachable.
@@ -216,6 +218,15 @@ class Nova:
         """Request the abort of a live migration that is queued, preparing or running."""
         self._send('DELETE', f'/servers/{uuid}/migrations/{migration_id}')
 
+    def progress(self, uuid: str, migration_id: int) -> dict[str, int | None]:
+        """Return the amounts of memory of a live migration in bytes, as far as Nova shows them.
+
+        :returns: :data:`AMOUNTS`; {} once it has ended.
+        """
+        found = (self._read_or_none(f'/servers/{uuid}/migrations', {}) or {}).get('migrations', [])
+        mine: dict[str, Any] = next((one for one in found if one.get('id') == migration_id), {})
+        return {name: mine[name] for name in AMOUNTS if mine.get(name) is not None}
+
     def actions(self, uuid: str, limit: int = 10) -> list[Action]:
         """Return the newest actions on a guest, the newest first, also on one that Nova remembers as deleted."""
         found = self._read_or_none(f'/servers/{uuid}/os-instance-actions', {'limit': str(limit)})
@@ -234,17 +245,17 @@ class Nova:
         found = self._read('/os-services', _given(binary=binary, host=host))
         return [resources.service_of(one) for one in found['services']]
 
-    def disable(self, service_id: str, reason: str) -> None:
-        """Disable a service, so that the scheduler chooses its host no more."""
-        self._send('PUT', f'/os-services/{service_id}', json={'status': 'disabled', 'disabled_reason': reason})
+    def disable(self, service_id: str, reason: str | None) -> None:
+        """Disable a service, so that the scheduler chooses its host no more, or enable it.
+
+        :param reason: None: enable it.
+        """
+        off = {'status': 'disabled', 'disabled_reason': reason}
+        self._send('PUT', f'/os-services/{service_id}', json={'status': 'enabled'} if reason is None else off)
 
     def force_down(self, service_id: str) -> None:
         """Declare that nothing runs at the host of a service."""
         self._send('PUT', f'/os-services/{service_id}', json={'forced_down': True})
-
-    def enable(self, service_id: str) -> None:
-        """Enable a service."""
-        self._send('PUT', f'/os-services/{service_id}', json={'status': 'enabled'})
 
     def hypervisors(self) -> list[Hypervisor]:
         """Return all hypervisors."""

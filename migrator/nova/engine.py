@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import datetime
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from migrator.drain import forecast
 from migrator.drain.engine import (
@@ -32,8 +34,9 @@ from migrator.drain.engine import (
     disabled_home,
 )
 from migrator.executors import Clock
-from migrator.nova import errors, recorded
-from migrator.nova.client import Nova
+from migrator.nova import emptiness, errors, recorded
+from migrator.nova.client import AMOUNTS, Nova
+from migrator.nova.emptiness import why_down
 from migrator.nova.guests import (
     ENDED,
     MIGRATABLE,
@@ -41,7 +44,6 @@ from migrator.nova.guests import (
     evacuate,
     forgotten,
     half_written,
-    holders,
     is_half_written,
     look_at,
     may_have_started,
@@ -50,10 +52,7 @@ from migrator.nova.guests import (
     service_of,
     short,
     shown,
-    softly_deleted,
-    to_end,
     why_failed,
-    why_left,
 )
 from migrator.nova.resources import NovaMigration, Server, Service
 from migrator.objects import remedies
@@ -145,9 +144,9 @@ class NovaEngine:
         found = obstacle(server, service, drain)
         if found is None or found.kind == ObstacleKind.BUSY:
             if service is not None and service.state == 'down':
-                found = Obstacle(ObstacleKind.BUSY, _down(service), f'Start it. {evacuate(server, service)}')
+                found = Obstacle(ObstacleKind.BUSY, why_down(service), f'Start it. {evacuate(server, service)}')
             elif home is not None and home.state == 'down':
-                found = Obstacle(ObstacleKind.BUSY, _down(home), 'Start it.')
+                found = Obstacle(ObstacleKind.BUSY, why_down(home), 'Start it.')
             elif home is not None and home.status == 'disabled':
                 found = disabled_home(home.host, home.disabled_reason)
         self._sizes[server.uuid] = server.flavor.memory_mb
@@ -311,7 +310,8 @@ class NovaEngine:
                 services[str(host)] = self._service(str(host))
             move = self._move(member, row, server, services)
             if move is not None:
-                found[uuid] = move
+                shown = _progress(self._nova, row, move, self._named.get(uuid))
+                found[uuid] = dataclasses.replace(move, progress=shown)
             if move is None or move.state not in (MoveState.PENDING, MoveState.RUNNING):
                 self._seen.pop(uuid, None)
                 self._named.pop(uuid, None)
@@ -466,49 +466,25 @@ class NovaEngine:
         service = self._service(drain.host)
         if service is None or (service.status, service.disabled_reason) != ('disabled', disabled_reason(drain)):
             return service is not None and service.status == 'enabled'
-        self._nova.enable(service.id)
+        self._nova.disable(service.id, None)
         return True
 
     def check_empty(self, host: str) -> list[Check]:
         """Check whether Nova, its nova-compute or Placement still has a guest on the host."""
-        service = self._service(host)
-        guests = [f'{one.name} ({one.uuid}, {one.status})' for one in self._nova.servers(host)]
-        hypervisors = [one for one in self._nova.hypervisors() if one.host == host]
-        counted = [f'{one.running_vms} at {one.hostname}' for one in hypervisors if one.running_vms]
-        if service is not None and service.state == 'down':
-            counted = [f'not known. {_down(service)}']
-        return [
-            Check('guests in Nova', few(guests)),
-            Check('guests that nova-compute counts', counted),
-            Check('migrations in progress', few(_moves(self._nova, host))),
-            Check(
-                f'allocations in Placement, which {remedies.TABLE[remedies.Kind.AUDIT_NOVA].command} explains',
-                few(_allocations(self._nova, self._placement, [one.uuid for one in hypervisors])),
-            ),
-        ]
+        return emptiness.check(self._nova, self._placement, host, self._service(host))
 
 
-def _moves(nova: Nova, host: str) -> list[str]:
-    """Return the migrations from and to a host whose guests have a task. Nova has forgotten the others."""
-    found = []
-    for row in nova.migrations(host=host, limit=_ROWS):
-        if row.status not in ENDED:
-            server = nova.server(row.instance_uuid)
-            if server is not None and server.task_state is not None:
-                found.append(f'{row.type} {row.id} of {row.instance_uuid}: {row.status}')
-    return found
+def _progress(nova: Nova, row: NovaMigration | None, move: Move, named: str | None) -> dict[str, Any] | None:
+    """Return what a screen shows of a migration. One that copies takes a request.
 
-
-def _allocations(nova: Nova, placement: PlacementClient, nodes: Iterable[str]) -> list[str]:
-    """Return the consumers of the providers of some hypervisors, in words."""
-    consumers = holders(placement, nodes)
-    deleted = {one.uuid: one for one in softly_deleted(nova, sorted(consumers)[:_NAMED])}
-    return [
-        f'of {deleted[uuid].name} ({uuid}): {why_left(deleted[uuid].host or "its host")} {to_end(deleted[uuid])}'
-        if uuid in deleted
-        else f'of consumer {uuid}'
-        for uuid in sorted(consumers)
-    ]
+    :param named: the destination that was named for it.
+    """
+    if row is None or move.state not in (MoveState.PENDING, MoveState.RUNNING) or row.status in ENDED:
+        return None
+    copies = row.type == _LIVE and move.state is MoveState.RUNNING
+    amounts = nova.progress(row.instance_uuid, row.id) if copies else {}
+    shown = {'uuid': row.uuid, 'status': row.status, 'destination': row.dest_compute or named}
+    return {**shown, **dict.fromkeys(AMOUNTS), **amounts}
 
 
 def _busy(reason: str) -> Obstacle:
@@ -534,7 +510,7 @@ def _in_progress(
             service = services.get(host or '')
             if service is not None and service.state == 'down':
                 remedy = _remedy(row, server, service) if needs_source else 'Start it.'
-                waits_for = f'Migration {row.id} is {row.status}. {_down(service)} {remedy}'
+                waits_for = f'Migration {row.id} is {row.status}. {why_down(service)} {remedy}'
                 break
     if waits_for is None and lasts >= LATE and (row is None or row.status in ENDED or not needs_source):
         what = 'has no migration' if row is None else f'shows migration {row.id} as {row.status}'
@@ -572,12 +548,6 @@ def _remedy(row: NovaMigration, server: Server, service: Service) -> str:
     return f'Start it. {abort}'
 
 
-def _down(service: Service) -> str:
-    if service.forced_down or service.updated_at is None:
-        return f'nova-compute at {service.host} is down.'
-    return f'nova-compute at {service.host} has been down since {service.updated_at:%Y-%m-%d %H:%M:%S} UTC.'
-
-
 def _elsewhere(server: Server) -> Move:
     return Move(MoveState.GONE, reason=f'It was moved to {server.host} without this drain.')
 
@@ -588,8 +558,3 @@ def _to(host: str | None) -> str:
 
 def _age(began: datetime.datetime | None, now: datetime.datetime | None) -> float | None:
     return max(0.0, (now - began).total_seconds()) if began is not None and now is not None else None
-
-
-def few(found: list[str]) -> list[str]:
-    """Return the first of many items, and how many there are besides."""
-    return found if len(found) <= _NAMED else [*found[:_NAMED], f'and {len(found) - _NAMED} more']

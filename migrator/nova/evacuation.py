@@ -17,7 +17,8 @@ from typing import Any
 from migrator.drain.engine import Check, Guest, Move, MoveState, Obstacle, ObstacleKind, Refused
 from migrator.nova import errors
 from migrator.nova.client import Nova
-from migrator.nova.engine import NovaEngine, few
+from migrator.nova.emptiness import few
+from migrator.nova.engine import NovaEngine
 from migrator.nova.guests import (
     ENDED,
     SOFTLY_DELETED,

@@ -74,7 +74,7 @@ def members(
             | {
                 'host': hosts.get(one.instance_uuid),
                 'migration_uuid': one.mark,
-                'migration': None if migration is None else _progress(migration),
+                'migration': _shown_elsewhere(one) if migration is None else _progress(migration),
                 'place': line.position,
                 'waits_for': line.waits_for,
                 'expected': line.expected.document(now),
@@ -92,6 +92,14 @@ def _progress(migration: Migration) -> dict[str, Any]:
         **{f'{name}_bytes': getattr(migration, name) for name in sizes},
         **{f'{name}_hosts': getattr(migration, f'{name}_hosts') or [] for name in ('wait', 'stuck')},
     }
+
+
+def _shown_elsewhere(member: Member) -> dict[str, Any] | None:
+    """Return what a stock Nova shows of the migration of a guest, as that of a migration here."""
+    if member.progress is None:
+        return None
+    empty: dict[str, Any] = dict.fromkeys(('waits_for', 'stuck_reason', 'wait_kind', 'stuck_kind'))
+    return {**empty, 'wait_hosts': [], 'stuck_hosts': [], **member.progress}
 
 
 def calibration(database: Database, newest: int) -> dict[str, Any]:

@@ -100,6 +100,21 @@ def test_drain_of_an_unknown_host_ends_with_the_reason(site):
     assert ended['message'].startswith('Nova has no nova-compute at host9. Name a host')
 
 
+def test_guest_of_nova_is_shown_with_its_destination_and_progress(site):
+    guest = site.nova.add_guest('guest0')
+    site.nova.ticks[guest] = 40
+    uuid = site.ask('POST', '', {'host': 'host1'}, 202)['drain']['uuid']
+
+    def shown():
+        (member,) = site.ask('GET', f'/{uuid}')['drain']['members'] or [{'migration': None}]
+        return member['migration'] or {}
+
+    site.cloud.simulation.run_until(lambda: shown().get('memory_processed_bytes'), timeout=60)
+    assert shown()['destination'] == site.nova.row(guest)['dest_compute']
+    assert shown()['memory_total_bytes'] == 2**30
+    assert site.ends(uuid)['members'][0]['migration'] is None
+
+
 def test_next_conductor_goes_on_without_a_second_request(site):
     guest = site.nova.add_guest('guest0')
     site.nova.ticks[guest] = 40

@@ -87,6 +87,7 @@ class DrainMember(models.Base):
     ended_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     reason: orm.Mapped[str | None] = orm.mapped_column(Text())
     remedy: orm.Mapped[str | None] = orm.mapped_column(Text())
+    progress: orm.Mapped[dict[str, Any] | None] = orm.mapped_column(Json())
 
 
 class DrainLog(models.Base):

@@ -4,6 +4,8 @@
 
 import contextlib
 
+from keystoneauth1.exceptions import ConnectFailure
+
 from migrator import exception
 from migrator.drain import run
 from migrator.nova import engine
@@ -90,3 +92,13 @@ class Nothing:
 
     def read(self, _url):
         return {'resource_providers': []}
+
+
+def lose(*lost):
+    """Return a hook that raises as if there were no answer to any of these (method, end of the path)."""
+
+    def hook(method, path):
+        if any(method == each and path.endswith(end) for each, end in lost):
+            raise ConnectFailure(f'Unable to establish connection to http://nova{path}')
+
+    return hook

@@ -16,11 +16,10 @@ import uuid
 from collections.abc import Callable
 from urllib import parse
 
-from keystoneauth1.exceptions import ConnectFailure
-
 from migrator.nova.client import Nova
 from migrator.testing.placement import make_response
 from tests.unit.nova.fake_evacuation import Evacuations
+from tests.unit.nova.fake_progress import Progress
 
 _PROJECT, _USER = 'cfdc58047c5a5879865a17f079445a85', '43d260aeb13c5c3bb7af9cdee81d8eef'
 _NO_HOST = 'No valid host was found. There are not enough hosts available.'
@@ -42,7 +41,7 @@ def _bad(message):
     return _Refusal(400, 'badRequest', message)
 
 
-class FakeNova(Evacuations):
+class FakeNova(Progress, Evacuations):
     """One Nova with its hosts; it is the adapter of :class:`migrator.nova.client.Nova`.
 
     :param hosts: their names.
@@ -574,16 +573,6 @@ def _response(status, document):
     return make_response(None, status, [('Content-Type', 'application/json')], body)
 
 
-def lose(*lost):
-    """Return a hook that raises as if there were no answer to any of these (method, end of the path)."""
-
-    def hook(method, path):
-        if any(method == each and path.endswith(end) for each, end in lost):
-            raise ConnectFailure(f'Unable to establish connection to http://nova{path}')
-
-    return hook
-
-
 _ROUTES = {
     r'GET /servers/detail': FakeNova._list_servers,
     r'GET /servers/([^/]+)': FakeNova._show_server,
@@ -591,6 +580,7 @@ _ROUTES = {
     r'GET /servers/([^/]+)/os-instance-actions': FakeNova._list_actions,
     r'GET /servers/([^/]+)/os-instance-actions/([^/]+)': FakeNova._show_action,
     r'DELETE /servers/([^/]+)/migrations/([^/]+)': FakeNova._abort,
+    r'GET /servers/([^/]+)/migrations': FakeNova._list_moves,
     r'GET /os-migrations': FakeNova._list_migrations,
     r'GET /os-services': FakeNova._list_services,
     r'PUT /os-services/([^/]+)': FakeNova._update_service,

@@ -174,7 +174,7 @@ def test_service_is_disabled_and_enabled(fake):
     nova.disable(service.id, 'drain 1')
     (service,) = nova.services(host='host2')
     assert (service.status, service.disabled_reason) == ('disabled', 'drain 1')
-    nova.enable(service.id)
+    nova.disable(service.id, None)
     assert nova.services(host='host2')[0].status == 'enabled'
 
 

@@ -15,8 +15,7 @@ from migrator.nova import engine
 from migrator.objects.drain import Direction, Drain, Member, MemberStatus
 from migrator.placement_client.client import PlacementClient
 from tests.unit import placements
-from tests.unit.nova.drained import Cloud
-from tests.unit.nova.fake import lose
+from tests.unit.nova.drained import Cloud, lose
 
 
 @pytest.fixture(scope='module')
@@ -520,4 +519,23 @@ def test_look_at_many_members_takes_few_requests(cloud):
     cloud.fake.requests.clear()
     moves = cloud.engine.look(cloud.rows.read_members('d1'))
     assert len(moves) == 10
-    assert len(cloud.fake.requests) <= 5
+    progress = [path for _method, path in cloud.fake.requests if path.endswith('/migrations')]
+    assert len(progress) == len({*progress}) == 10, 'one for each guest that is copied'
+    assert len(cloud.fake.requests) - len(progress) <= 5
+
+
+def test_member_shows_where_its_guest_goes_and_how_much_is_copied(cloud):
+    first, second = (cloud.fake.add_guest(f'guest{number}') for number in range(2))
+    cloud.fake.ticks[first] = 10
+    cloud.go(until=lambda: cloud.fake.row(first)['ticks'] == 4 if cloud.fake.rows else False)
+    cloud.step()
+    shown = cloud.member(first).progress
+    assert (shown['status'], shown['destination']) == ('running', cloud.fake.row(first)['dest_compute'])
+    assert shown['memory_processed_bytes'] + shown['memory_remaining_bytes'] == shown['memory_total_bytes'] == 2**30
+    assert shown['memory_processed_bytes'] > 2**29
+    waiting = cloud.member(second).progress
+    assert (waiting['status'], waiting['memory_total_bytes']) == ('queued', None)
+    assert waiting['destination'] == cloud.fake.row(second)['dest_compute']
+    assert not [path for _, path in cloud.fake.requests if path == f'/servers/{second}/migrations']
+    cloud.go()
+    assert (cloud.member(first).progress, cloud.status(first)) == (None, 'moved')

@@ -179,7 +179,7 @@ def test_retry_moves_what_the_drain_has_left(operator, nova):
 
 
 def test_nova_that_is_away_is_reported_and_asked_again(operator, nova):
-    from tests.unit.nova.fake import lose
+    from tests.unit.nova.drained import lose
 
     nova.add_guest('guest0')
 
