@@ -465,7 +465,7 @@ def remove_draft(draft: str) -> None:
 def remove_directory(path: str, instances_path: str) -> None:
     """Remove the directory of a removed disk if it is the guest's own; it stays if it holds other files."""
     directory = os.path.dirname(path)
-    if os.path.dirname(directory) == os.path.abspath(instances_path):
+    if os.path.realpath(os.path.dirname(directory)) == os.path.realpath(instances_path):
         with contextlib.suppress(OSError):
             os.rmdir(directory)
 

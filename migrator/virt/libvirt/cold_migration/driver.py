@@ -379,8 +379,9 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
                     'the file when no guest needs it',
                     {'path': disk.path, 'guest': instance.uuid, 'reason': used[disk.path]},
                 )
-            elif disk.read_only and instance.uuid not in pathlib.Path(disk.path).parts:
-                # Others may expect it here, such as the image of a CD that many guests have been installed from.
+            elif disk.read_only and instance.uuid not in pathlib.Path(os.path.realpath(disk.path)).parts:
+                # Others may expect it here, such as the image of a CD that many guests have been installed from. A
+                # guest's directory may have a symbolic link to it.
                 LOG.info(
                     'Kept %(path)s, which guest %(guest)s only read, and which was copied to the destination',
                     {'path': disk.path, 'guest': instance.uuid},

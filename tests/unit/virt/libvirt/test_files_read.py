@@ -10,7 +10,7 @@ libvirt = pytest.importorskip('libvirt')
 
 from migrator import exception  # noqa: E402 -- what is tested needs libvirt
 from migrator.virt.driver import NeverCancelled, Verdict  # noqa: E402 -- as above
-from migrator.virt.libvirt import records  # noqa: E402 -- as above
+from migrator.virt.libvirt import records, storage  # noqa: E402 -- as above
 from tests.unit.virt.libvirt.daemon import INSTANCE, Domain  # noqa: E402 -- as above
 from tests.unit.virt.libvirt.two_hosts import CONTENT  # noqa: E402 -- as above
 
@@ -199,3 +199,23 @@ def test_image_with_what_its_copy_would_lack_is_not_copied(local, kept, backed, 
         with local.at_beta() as destination:
             destination.rollback_live_migration_at_destination(INSTANCE, None)
     assert disk.exists()
+
+
+def test_file_behind_a_symbolic_link_stays_at_its_source(cd):
+    path, real = cd.images / INSTANCE.uuid / 'disk.config', cd.images / 'boot.iso'
+    path.rename(real)
+    path.symlink_to('../boot.iso')
+    data = prepared(cd)
+    cd.alpha.migrate = lambda *moved: move(cd, *moved)
+    migrate(cd, data)
+    cd.source.post_live_migration_at_source(INSTANCE, data)
+    assert real.read_bytes() == CONTENT
+    assert path.read_bytes() == CONTENT
+
+
+def test_directory_of_a_guest_that_has_left_is_removed_by_any_of_its_names(tmp_path):
+    directory = tmp_path / 'true' / INSTANCE.uuid
+    directory.mkdir(parents=True)
+    (tmp_path / 'instances').symlink_to('true')
+    storage.remove_directory(str(directory / 'disk.config'), str(tmp_path / 'instances'))
+    assert not directory.exists()
