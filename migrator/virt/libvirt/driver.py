@@ -163,6 +163,8 @@ class LibvirtDriver(ResizingDriver):
         for disk in disks:
             if not disk.shared:
                 refuse_merging(instance, disk, live=True)
+        # With a CD that is only in its configuration, it starts later.
+        read_only = files_read(self.conf.instances_path, facts['xml'], facts['later'])
         return migrate_data.replace(
             block_migration=block,
             is_shared_storage=not block,
@@ -177,7 +179,7 @@ class LibvirtDriver(ResizingDriver):
                 'volumes': [vars(disk) for disk in volumes],
                 'logs': storage.logs_of(xml),
                 'xml': facts['xml'],
-                'files_read': [vars(disk) for disk in files_read(facts['xml'], self.conf.instances_path)],
+                'files_read': [vars(disk) for disk in read_only],
                 'own_addresses': consoles.own(self.conf, facts['xml'], facts['later']),
             },
         )

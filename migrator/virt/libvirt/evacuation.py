@@ -226,7 +226,7 @@ def describe(
         'persistent': bool(domain.isPersistent()),
         'autostart': bool(domain.autostart()),
         'files': files,
-        'files_read': [vars(disk) for disk in files_read(definition, instances_path)],
+        'files_read': [vars(disk) for disk in files_read(instances_path, definition)],
         'own_addresses': consoles.own(conf, definition),
         'immovable': f'it {obstacle}' if obstacle is not None else None,
     }
@@ -252,12 +252,12 @@ def check(connection: Any, conf: cfg.ConfigOpts, instance: Instance, migrate_dat
             reason=f'host {bounds.host} does not have {disk.path} of guest {instance.uuid}: provide it there, {other}'
         )
     identities = migrate_data.source.get('files', {})
-    return [path for disk in disks for path in files_written(disk, bounds, instance, identities, disk.shared, other)]
+    return [path for disk in disks for path in files_written(disk, conf.host, instance, identities, disk.shared, other)]
 
 
 def files_written(
     disk: storage.Disk,
-    bounds: Bounds,
+    host: str,
     instance: Instance,
     identities: dict[str, dict[str, Any]],
     in_use: bool,
@@ -265,13 +265,12 @@ def files_written(
 ) -> list[str]:
     """Return the files or devices of a disk.
 
-    :param bounds: those of this host.
+    :param host: the name of this host, for errors.
     :param identities: what the source has reported of each file.
     :param in_use: whether a QEMU may use the disk.
     :param remedy: what else to do than to mount the storage of the source.
     :raises migrator.exception.MigrationPreCheckError: the disk is missing here, may be another one, or is in use.
     """
-    host = bounds.host
     if disk.kind == 'network':
         return []
     if not os.path.exists(disk.path):
@@ -284,8 +283,6 @@ def files_written(
         _refuse_other(disk.path, disk, host, instance, identities, remedy)
         chain = chain_of(disk, in_use)
         for path in chain:
-            if path != disk.path and (problem := bounds.not_a_backing(path)):
-                raise exception.DriverError(f'{path}, which backs it, {problem}: {bounds.remedy()}')
             _refuse_other(path, disk, host, instance, identities, remedy)
     except (OSError, exception.DriverError) as error:
         raise exception.MigrationPreCheckError(

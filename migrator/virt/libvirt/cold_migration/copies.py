@@ -77,12 +77,13 @@ def _directory(disk: storage.Disk) -> str:
 def content_of(host: str, disk: storage.Disk, instance_uuid: str) -> Iterator[str]:
     """Yield the path of a file that has everything of a disk.
 
-    This is the disk itself, or a temporary file if other files back the disk.
+    This is the disk itself, or a temporary file if other files back the disk. What backs a disk that the guest only
+    reads is copied as it is.
 
     :param host: the name of this host, for errors.
     :raises migrator.exception.DriverError: the disk is in use or unreadable, or there is no room for the file.
     """
-    if len(chain_of(disk, in_use=disk.read_only)) <= 1:
+    if disk.read_only or len(chain_of(disk, in_use=False)) <= 1:
         yield disk.path
         return
     merged = pathlib.Path(f'{disk.path}.{instance_uuid}.merged')

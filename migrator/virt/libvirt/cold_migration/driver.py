@@ -329,7 +329,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
                     copied.append(storage.Disk.of(facts))
                     continue
                 used = made is None or disk.shared
-                files += evacuation.files_written(disk, bounds, instance, identities, used, other)
+                files += evacuation.files_written(disk, self.host, instance, identities, used, other)
             bounds.refuse_copies(instance, copied)
             return files, copied
 
@@ -338,22 +338,18 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
     def _refuse_disks_of_others(self, phase: str, instance: Instance, copied: list[storage.Disk]) -> None:
         """Refuse to send what is no disk of the guest: the destination has returned the names, too."""
 
-        def ask(connection: Any) -> set[tuple[str, str]]:
-            domain, found = connection.lookupByUUIDString(instance.uuid), set()
-            for flags in (0, libvirt.VIR_DOMAIN_XML_INACTIVE):
-                definition = domain.XMLDesc(flags)
-                found |= {(disk.target, disk.path) for disk in writable_disks(connection, definition)}
-                found |= named_files(definition)
-            return found
+        def ask(connection: Any) -> set[str]:
+            domain = connection.lookupByUUIDString(instance.uuid)
+            definitions = [domain.XMLDesc(flags) for flags in (0, libvirt.VIR_DOMAIN_XML_INACTIVE)]
+            written = [disk for each in definitions for disk in writable_disks(connection, each)]
+            return {disk.path for disk in [*written, *named_files(*definitions)]}
 
         if not copied:
             return
         mine = self.connection.call(phase, ask)
         for disk in copied:
-            if (disk.target, disk.path) not in mine:
-                raise self._error(
-                    phase, f'{disk.path} is no disk {disk.target} of guest {instance.uuid}: request the move again'
-                )
+            if disk.path not in mine:
+                raise self._error(phase, f'{disk.path} is no disk of guest {instance.uuid}: request the move again')
 
     def _remove_moved(self, phase: str, instance: Instance, copied: list[storage.Disk]) -> None:
         """Remove what is left of a guest that has moved to another host.

@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 from migrator import exception
 from migrator.objects import Instance, LiveMigrateData
 from migrator.virt.libvirt import storage
+from migrator.virt.libvirt.definition.disks import chain_of, images_of
 from migrator.virt.libvirt.definition.judge import Judge
 from migrator.virt.libvirt.definition.places import Places
 
@@ -97,6 +98,31 @@ class Bounds(Places):
         :param root: the definition.
         """
         return next(Judge(self, root, source).problems(), None)
+
+    def refuse_images(self, instance: Instance, definition: str) -> None:
+        """Refuse images that are backed by files that a guest of another host may not have.
+
+        QEMU opens what the header of an image names. An image that is missing here is not judged.
+
+        :param definition: that of the guest.
+        :raises migrator.exception.MigrationPreCheckError: an image names such a file, or cannot be read.
+        """
+        for disk in images_of(self._connection, definition):
+            if not os.path.exists(disk.path):
+                continue
+            try:
+                paths = [path for path in chain_of(disk, in_use=True) if path != disk.path]
+                found = {path: why for path in paths if (why := self.not_a_backing(path))}
+                problem = next(
+                    (f'{path[:200]}, which backs it, {why}: {self.remedy()}' for path, why in found.items()), ''
+                )
+            except exception.DriverError as error:
+                problem = f'{error}: provide there what it needs, or move it away there'
+            if problem:
+                raise exception.MigrationPreCheckError(
+                    reason=f'host {self.host} cannot use {disk.path} (disk {disk.target}) of guest {instance.uuid}: '
+                    f'{problem}'
+                )
 
     def refuse_copies(self, instance: Instance, disks: Iterable[storage.Disk]) -> None:
         """Refuse disks that this host would make or write anew, unless they are files in a place for disks.

@@ -9,6 +9,7 @@ import json
 import os
 import stat
 import subprocess
+from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree
 
@@ -16,11 +17,18 @@ import libvirt
 
 from migrator import exception
 from migrator.virt.libvirt import identity, storage
+from migrator.virt.libvirt.definition.places import is_regular
 
 #: The kinds of disk that a volume of a storage pool can be, if it is a file or device of the host.
 _VOLUMES = {libvirt.VIR_STORAGE_VOL_FILE: 'file', libvirt.VIR_STORAGE_VOL_BLOCK: 'block'}
 #: What the operating system of a guest may be given as a file.
-_OF_THE_SYSTEM = ('kernel', 'initrd', 'dtb', 'loader')
+_OF_THE_SYSTEM = ('kernel', 'initrd', 'dtb', 'loader', 'shim')
+#: What its firmware and its devices are given -> the elements, and the attribute that names the file ('': the text).
+_TABLES = {
+    'table': ('os/acpi/table', ''),
+    'entry': ('sysinfo/entry', 'file'),
+    'rom': ('devices/interface/rom', 'file'),
+}
 #: How the names of network disks begin.
 _NETWORK = ('rbd:', 'nbd:', 'iscsi:', 'gluster:')
 #: Seconds that qemu-img may take to read the headers of a disk, less than the deadline of libvirt calls.
@@ -47,24 +55,66 @@ def volumes_of(connection: Any, definition: str, read_only: bool = False) -> lis
     return found
 
 
-def files_read(definition: str, instances_path: str) -> list[storage.Disk]:
-    """Return the files and devices that a guest only reads: its CDs, its kernel, its firmware.
+def files_read(instances_path: str, *definitions: str) -> list[storage.Disk]:
+    """Return the files and devices that a guest only reads, with what identifies them.
+
+    See :func:`named_files`.
 
     :param instances_path: the directory of this host whose files are copied to a destination without them.
     """
+    return [_measured(disk, instances_path) for disk in named_files(*definitions)]
+
+
+def named_files(*definitions: str) -> list[storage.Disk]:
+    """Return the files and devices that a guest only reads: its CDs and what backs them, its kernel.
+
+    :param definitions: the one with which it runs, and the one with which it starts next.
+    """
+    found: dict[str, storage.Disk] = {}
+    for number, definition in enumerate(definitions):
+        for disk in _named(definition):
+            # Both definitions may name another CD for one target, which becomes a part of the name of its draft.
+            target = f'later_{disk.target}' if number else disk.target
+            first = found.setdefault(disk.path, dataclasses.replace(disk, target=target))
+            found[disk.path] = dataclasses.replace(first, optional=first.optional and disk.optional)
+    return list(found.values())
+
+
+def _named(definition: str) -> Iterator[storage.Disk]:
     xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
-    found = [disk for disk in storage.defined_disks(definition, read_only=True) if disk.read_only and disk.path]
     may_be_missing = {
         target.get('dev')
         for disk in xml.findall('devices/disk')
         for target in disk.findall('target')
         if any(source.get('startupPolicy', 'mandatory') != 'mandatory' for source in disk.findall('source'))
     }
+    for disk in storage.defined_disks(definition, read_only=True):
+        if disk.read_only and disk.path:
+            optional = disk.target in may_be_missing
+            yield dataclasses.replace(disk, optional=optional)
+            for number, path in enumerate(_backing(disk), 1):
+                target = f'{disk.target}_{number}'
+                kind = 'file' if is_regular(path) else 'block'
+                yield storage.Disk(target=target, kind=kind, path=path, read_only=True, optional=optional)
     for tag in _OF_THE_SYSTEM:
-        paths = [element.text for element in xml.findall(f'os/{tag}') if element.text]
-        found += [storage.Disk(target=tag, kind='file', path=path, read_only=True) for path in paths]
-    found = [dataclasses.replace(disk, optional=disk.target in may_be_missing) for disk in found]
-    return [_measured(disk, instances_path) for disk in found]
+        for element in xml.findall(f'os/{tag}'):
+            if element.text:
+                yield storage.Disk(target=tag, kind='file', path=element.text, read_only=True)
+    for name, (place, attribute) in _TABLES.items():
+        for number, element in enumerate(xml.findall(place)):
+            if path := (element.get(attribute) if attribute else element.text) or '':
+                yield storage.Disk(target=f'{name}{number}', kind='file', path=path, read_only=True)
+
+
+def _backing(disk: storage.Disk) -> list[str]:
+    """Return the files that back an image that a guest only reads. They are copied as they are."""
+    if disk.format == 'raw':
+        return []
+    try:
+        return [path for path in chain_of(disk, in_use=True)[1:] if os.path.isabs(path)]
+    except exception.DriverError:
+        # It is missing, or damaged. A destination finds that too.
+        return []
 
 
 def _measured(disk: storage.Disk, instances_path: str) -> storage.Disk:
@@ -86,13 +136,6 @@ def _measured(disk: storage.Disk, instances_path: str) -> storage.Disk:
         copyable=stat.S_ISREG(found.st_mode) and identity.is_below(disk.path, instances_path),
         identity=compared,
     )
-
-
-def named_files(definition: str) -> set[tuple[str, str]]:
-    """Return the files and devices that a definition names, each with what it is in the guest."""
-    xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
-    system = {(tag, element.text or '') for tag in _OF_THE_SYSTEM for element in xml.findall(f'os/{tag}')}
-    return {(disk.target, disk.path) for disk in storage.defined_disks(definition, read_only=True)} | system
 
 
 def writable_disks(connection: Any, definition: str) -> list[storage.Disk]:
@@ -136,11 +179,32 @@ def chain_of(disk: storage.Disk, in_use: bool) -> list[str]:
     images = _images(disk, in_use)
     names = [str(image['filename']) for image in images]
     for image in images:
-        # The content of an image may be in another file.
-        if content := ((image.get('format-specific') or {}).get('data') or {}).get('data-file'):
-            names.append(os.path.join(os.path.dirname(str(image['filename'])), str(content)))
+        # The content of an image may be in other files.
+        data = (image.get('format-specific') or {}).get('data') or {}
+        others = [data['data-file']] if data.get('data-file') else []
+        others += [extent['filename'] for extent in data.get('extents') or []]
+        paths = [os.path.join(os.path.dirname(str(image['filename'])), str(other)) for other in others]
+        names += [path for path in paths if path not in names]
     # Any other name that is no path, such as one in JSON, may be anything. Nothing recognizes it.
     return [name for name in names if not name.startswith(_NETWORK)]
+
+
+def images_of(connection: Any, definition: str) -> Iterator[storage.Disk]:
+    """Yield each image in a file or device that a definition names, also those that back another one.
+
+    Of an image that is raw, nothing is read but its content.
+
+    :param connection: a ``libvirt.virConnect``.
+    """
+    xml = ElementTree.fromstring(definition)  # noqa: S314 -- its XML is sound
+    named = [disk for disk in storage.defined_disks(definition, read_only=True) if disk.kind in ('file', 'block')]
+    named += volumes_of(connection, definition, read_only=True)
+    for element in xml.iter('backingStore'):
+        source, format_ = element.find('source'), element.find('format')
+        path = '' if source is None else source.get('file') or source.get('dev') or ''
+        kind = format_.get('type', 'raw') if format_ is not None else 'raw'
+        named.append(storage.Disk(target='backingStore', kind='file', path=path, format=kind))
+    yield from (disk for disk in named if disk.path and disk.format != 'raw')
 
 
 def kept_inside(disk: storage.Disk) -> tuple[list[str], bool]:

@@ -74,6 +74,7 @@ def check_definition(
                 reason=f'guest {instance.uuid} has no NVRAM yet, and host {host} has {disk.path}: move it away there'
             )
     disks = [disk for disk in disks if disk not in absent]
+    _accepted(connection, host, instance, lambda: bounds.refuse_images(instance, definition))
     for disk in disks:
         if disk.kind not in ('file', 'block', 'network'):
             raise exception.MigrationPreCheckError(

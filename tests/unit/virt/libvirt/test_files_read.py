@@ -11,7 +11,8 @@ libvirt = pytest.importorskip('libvirt')
 from migrator import exception  # noqa: E402 -- what is tested needs libvirt
 from migrator.virt.driver import NeverCancelled, Verdict  # noqa: E402 -- as above
 from migrator.virt.libvirt import records, storage  # noqa: E402 -- as above
-from tests.unit.virt.libvirt.daemon import INSTANCE, Domain  # noqa: E402 -- as above
+from migrator.virt.libvirt.definition.disks import files_read  # noqa: E402 -- as above
+from tests.unit.virt.libvirt.daemon import INSTANCE, Domain, a_disk  # noqa: E402 -- as above
 from tests.unit.virt.libvirt.two_hosts import CONTENT  # noqa: E402 -- as above
 
 CD = "<disk type='{}' device='cdrom'><source {}='{}'/><target dev='hda'/><readonly/></disk>"
@@ -219,3 +220,54 @@ def test_directory_of_a_guest_that_has_left_is_removed_by_any_of_its_names(tmp_p
     (tmp_path / 'instances').symlink_to('true')
     storage.remove_directory(str(directory / 'disk.config'), str(tmp_path / 'instances'))
     assert not directory.exists()
+
+
+def copied(hosts):
+    """Migrate the guest, and return what beta has then: name -> content."""
+    data = prepared(hosts)
+    hosts.alpha.migrate = lambda domain, _uri: hosts.alpha.domains.remove(domain)
+    migrate(hosts, data)
+    with hosts.at_beta() as destination:
+        destination._remove_received('post_live_migration_at_destination', INSTANCE)
+    return {name: (hosts.folder / 'of-beta' / name).read_bytes() for name in hosts.files('beta')}
+
+
+def test_image_that_a_guest_only_reads_goes_with_what_backs_it(hosts):
+    for name in ('cd', 'base'):
+        (hosts.images / name).write_bytes(name.encode())
+    chain = [{'filename': f'{hosts.images}/cd'}, {'filename': f'{hosts.images}/base'}]
+    (hosts.images / 'cd.chain').write_text(json.dumps(chain))
+    hosts.have(a_disk(hosts.images / 'cd', more='<readonly/>'))
+    assert copied(hosts) == {'cd': b'cd', 'base': b'base'}
+    hosts.have(a_disk(hosts.images / 'cd', more='<readonly/>'))
+    for name in ('cd', 'base'):
+        (hosts.folder / 'of-beta' / name).unlink()
+    data = hosts.checked()
+    hosts.source.migrate_disk_and_power_off(INSTANCE, data)
+    with hosts.at_beta() as destination:
+        destination.finish_migration(INSTANCE, data)
+        assert hosts.files('beta') == ['base', 'cd']
+
+
+def test_cd_of_the_next_start_goes_along(hosts):
+    for name in ('now.iso', 'later.iso'):
+        (hosts.images / name).write_bytes(name.encode())
+    hosts.have(CD.format('file', 'file', hosts.images / 'later.iso'))
+    domain = hosts.alpha.domains[0]
+    domain.now = domain.xml.replace('later.iso', 'now.iso')
+    assert copied(hosts) == {'now.iso': b'now.iso', 'later.iso': b'later.iso'}
+
+
+@pytest.mark.parametrize(
+    'xml',
+    [
+        "<domain><os><acpi><table type='slic'>{}</table></acpi></os></domain>",
+        '<domain><os><shim>{}</shim></os></domain>',
+        "<domain><sysinfo type='fwcfg'><entry name='opt/one' file='{}'/></sysinfo></domain>",
+        "<domain><devices><interface type='ethernet'><rom file='{}'/></interface></devices></domain>",
+    ],
+)
+def test_file_of_a_table_a_rom_or_a_shim_is_read_too(tmp_path, xml):
+    (tmp_path / 'one').write_bytes(CONTENT)
+    (found,) = files_read(str(tmp_path), xml.format(tmp_path / 'one'))
+    assert (found.path, found.copyable, found.size) == (str(tmp_path / 'one'), True, len(CONTENT))

@@ -2,6 +2,7 @@
 
 """What one host of a move reports, and what the other one refuses to do because of it."""
 
+import json
 import os
 
 import pytest
@@ -136,6 +137,46 @@ def test_symbolic_link_in_the_place_of_a_file_that_was_made_is_not_followed(loca
     assert victim.exists()
 
 
+def chained(path, outside, others=None):
+    """Let the header of an image name a file outside of the places for disks."""
+    data = {'extents': [{'filename': str(path)}, {'filename': str(outside)}]} if others == 'extents' else {}
+    chain = [{'filename': str(path), 'format-specific': {'data': data}}]
+    chain += [] if data else [{'filename': str(outside)}]
+    path.with_name(f'{path.name}.chain').write_text(json.dumps(chain))
+
+
+@pytest.mark.parametrize('kind', ['backing', 'extents'])
+@pytest.mark.parametrize(
+    'devices',
+    [
+        "<disk type='file' device='cdrom'><driver type='qcow2'/><source file='{0}/cd'/><target dev='hda'/><readonly/>"
+        '</disk>',
+        "<disk type='file'><driver type='qcow2'/><source file='{0}/disk'/><backingStore type='file'>"
+        "<format type='qcow2'/><source file='{0}/cd'/></backingStore><target dev='vda'/></disk>",
+    ],
+)
+def test_image_that_names_a_file_outside_of_the_places_for_disks_is_not_read(hosts, devices, kind):
+    (hosts.images / 'cd').write_bytes(b'header')
+    (hosts.images / 'disk').write_bytes(b'header')
+    hosts.have(devices.format(hosts.images))
+    data = LiveMigrateData(source=json.loads(json.dumps(hosts.source.get_definition(INSTANCE.uuid))))
+    (hosts.folder / 'secret').touch()
+    chained(hosts.images / 'cd', hosts.folder / 'secret', kind)
+    with pytest.raises(exception.MigrationPreCheckError, match='secret, which backs it, is neither below'):
+        hosts.destination.check_can_evacuate(INSTANCE, data)
+
+
+def test_copy_that_names_a_file_outside_of_the_places_for_disks_is_not_started(local):
+    data = local.checked()
+    local.source.migrate_disk_and_power_off(INSTANCE, data)
+    (local.folder / 'secret').touch()
+    with local.at_beta() as destination:
+        chained(local.images / 'disk', local.folder / 'secret')
+        with pytest.raises(exception.MigrationPreCheckError, match='secret, which backs it, is neither below'):
+            destination.finish_migration(INSTANCE, data)
+    assert local.beta.domains == []
+
+
 # --- a hostile destination -------------------------------------------------------------------------------------------
 
 
@@ -143,7 +184,7 @@ def test_file_that_is_no_disk_of_the_guest_is_not_sent(local):
     data = local.checked()
     (local.folder / 'secret').touch()
     facts = {**data.source['disks'][0], 'path': f'{local.folder}/secret'}
-    with pytest.raises(exception.DriverError, match='/secret is no disk vda of guest'):
+    with pytest.raises(exception.DriverError, match='/secret is no disk of guest'):
         local.source.migrate_disk_and_power_off(INSTANCE, data.replace(source={**data.source, 'disks': [facts]}))
     assert local.states()[0] == 'running'
     assert local.files('beta') == []
@@ -153,7 +194,7 @@ def test_file_that_the_guest_does_not_read_is_not_sent_before_a_live_migration(l
     secret = {'target': 'hda', 'kind': 'file', 'path': f'{local.folder}/secret', 'read_only': True}
     there = {'host': 'beta', 'copies': {'hda': f'{local.folder}/draft'}, 'owner': [0, 0]}
     (local.folder / 'secret').touch()
-    with pytest.raises(exception.DriverError, match='/secret is no disk hda of guest'):
+    with pytest.raises(exception.DriverError, match='/secret is no disk of guest'):
         local.source._send_files(INSTANCE, LiveMigrateData(source={'files_read': [secret]}, destination=there))
     assert local.files('beta') == []
 
