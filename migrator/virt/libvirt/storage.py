@@ -99,7 +99,7 @@ def defined_disks(definition: str, read_only: bool = False) -> list[Disk]:
         target, source = element.find('target'), element.find('source')
         if target is None or source is None:
             continue
-        writable = element.get('device', 'disk') in ('disk', 'lun') and element.find('readonly') is None
+        writable = element.get('device') != 'cdrom' and element.find('readonly') is None
         if not writable and not read_only:
             continue
         driver = element.find('driver')
