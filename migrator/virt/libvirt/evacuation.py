@@ -23,7 +23,7 @@ from migrator.virt.libvirt import identity, records, storage
 from migrator.virt.libvirt.base import HostDriver, on_disk
 from migrator.virt.libvirt.definition import consoles
 from migrator.virt.libvirt.definition.bounds import Bounds, read
-from migrator.virt.libvirt.definition.disks import chain_of, files_read, is_still_to_come, writable_disks
+from migrator.virt.libvirt.definition.disks import alone, chain_of, files_read, is_still_to_come, writable_disks
 from migrator.virt.libvirt.definition.needs import check_definition, why_unstartable
 from migrator.virt.libvirt.definition.obstacles import why_immovable
 from migrator.virt.libvirt.guest import find_domain, remove_domain
@@ -140,9 +140,11 @@ class EvacuatingDriver(HostDriver):
         self._call_start(phase, instance, start)
 
     def _definition(self, migrate_data: LiveMigrateData) -> str:
-        """Return the definition of a guest with the addresses of this host."""
-        source = migrate_data.source
-        return consoles.moved(source['xml'], source.get('own_addresses', ()), consoles.of_host(self.conf))
+        """Return the definition of a guest for this host: its addresses, and no backing of copies."""
+        source, made = migrate_data.source, migrate_data.destination.get('copies', {})
+        copied = [disk.target for disk in storage.disks_of(migrate_data) if disk.target in made]
+        definition = alone(source['xml'], copied)
+        return consoles.moved(definition, source.get('own_addresses', ()), consoles.of_host(self.conf))
 
     def _call_start(self, phase: str, instance: Instance, start: Callable[[Any], None]) -> None:
         try:

@@ -17,6 +17,7 @@ from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
 from migrator.virt.libvirt import checks, storage
 from migrator.virt.libvirt.connection import Connection
 from migrator.virt.libvirt.definition import consoles
+from migrator.virt.libvirt.definition.disks import alone
 
 #: The least size in GiB that a guest's memory, and each copied disk, counts as. Nova uses the same number.
 _LEAST_GIB = 2.0
@@ -118,6 +119,8 @@ def plan(
 def _definitions(connection: Connection, instance: Instance, migrate_data: LiveMigrateData) -> dict[str, Any]:
     """Return the parameters with the destination's definition, if it cannot be that of the source.
 
+    No other files back the copy of a disk.
+
     They have the passwords of consoles, and stay in this process and libvirt's.
     """
 
@@ -128,9 +131,10 @@ def _definitions(connection: Connection, instance: Instance, migrate_data: LiveM
 
     now, later = connection.call('live_migration', read)
     own, there = migrate_data.source.get('own_addresses') or [], migrate_data.destination.get('listens') or {}
+    copied = [disk.target for disk in storage.disks_of(migrate_data) if not disk.shared]
     definitions = {
-        libvirt.VIR_MIGRATE_PARAM_DEST_XML: consoles.moved(now, own, there),
-        libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: consoles.moved(later, own, there),
+        libvirt.VIR_MIGRATE_PARAM_DEST_XML: consoles.moved(alone(now, copied), own, there),
+        libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: consoles.moved(alone(later, copied), own, there),
     }
     if [*definitions.values()] == [now, later]:
         return {}

@@ -9,8 +9,9 @@ import json
 import os
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
+from xml.dom import minidom
 from xml.etree import ElementTree
 
 import libvirt
@@ -205,6 +206,23 @@ def images_of(connection: Any, definition: str) -> Iterator[storage.Disk]:
         kind = format_.get('type', 'raw') if format_ is not None else 'raw'
         named.append(storage.Disk(target='backingStore', kind='file', path=path, format=kind))
     yield from (disk for disk in named if disk.path and disk.format != 'raw')
+
+
+def alone(definition: str, targets: Collection[str]) -> str:
+    """Return a definition in which no other files back some of the disks. Their copies have everything.
+
+    :param targets: the names of these disks in the guest.
+    """
+    document: Any = minidom.parseString(definition)  # noqa: S318 -- libvirt wrote it
+    found = [
+        backing
+        for disk in document.getElementsByTagName('disk')
+        for backing in [node for node in disk.childNodes if node.nodeName == 'backingStore']
+        if any(target.getAttribute('dev') in targets for target in disk.getElementsByTagName('target'))
+    ]
+    for backing in found:
+        backing.parentNode.removeChild(backing)
+    return str(document.documentElement.toxml()) if found else definition
 
 
 def kept_inside(disk: storage.Disk) -> tuple[list[str], bool]:

@@ -10,9 +10,9 @@ libvirt = pytest.importorskip('libvirt')
 
 from migrator import exception  # noqa: E402 -- what is tested needs libvirt
 from migrator.virt.driver import NeverCancelled, Verdict  # noqa: E402 -- as above
-from migrator.virt.libvirt import records, storage  # noqa: E402 -- as above
+from migrator.virt.libvirt import plans, records, storage  # noqa: E402 -- as above
 from migrator.virt.libvirt.definition.disks import files_read  # noqa: E402 -- as above
-from tests.unit.virt.libvirt.daemon import INSTANCE, Domain, a_disk  # noqa: E402 -- as above
+from tests.unit.virt.libvirt.daemon import INSTANCE, Domain, a_disk, definition  # noqa: E402 -- as above
 from tests.unit.virt.libvirt.two_hosts import CONTENT  # noqa: E402 -- as above
 
 CD = "<disk type='{}' device='cdrom'><source {}='{}'/><target dev='hda'/><readonly/></disk>"
@@ -271,3 +271,30 @@ def test_file_of_a_table_a_rom_or_a_shim_is_read_too(tmp_path, xml):
     (tmp_path / 'one').write_bytes(CONTENT)
     (found,) = files_read(str(tmp_path), xml.format(tmp_path / 'one'))
     assert (found.path, found.copyable, found.size) == (str(tmp_path / 'one'), True, len(CONTENT))
+
+
+def test_floppy_that_a_guest_may_write_to_is_a_disk():
+    floppy = "<disk type='file' device='floppy'><source file='/a'/><target dev='fda'/>{}</disk>"
+    assert [disk.target for disk in storage.defined_disks(definition(floppy.format('')))] == ['fda']
+    assert storage.defined_disks(definition(floppy.format('<readonly/>'))) == []
+
+
+# --- images that other files back ------------------------------------------------------------------------------------
+
+
+def test_copy_of_a_disk_needs_none_of_the_files_that_backed_it(local):
+    disk = local.images / 'disk'
+    backing = f"<backingStore type='file'><format type='qcow2'/><source file='{local.images}/base'/></backingStore>"
+    (local.images / 'base').touch()
+    disk.with_name('disk.chain').write_text(json.dumps([{'filename': str(disk)}, {'filename': f'{local.images}/base'}]))
+    local.alpha.domains[0].xml = definition(a_disk(disk, more=backing))
+    data = prepared(local)
+    plan = plans._definitions(local.source.connection, INSTANCE, data)
+    assert ['backingStore' in text for text in plan.values()] == [False, False]
+    with local.at_beta() as destination:
+        destination.rollback_live_migration_at_destination(INSTANCE, None)
+    data = local.checked()
+    local.source.migrate_disk_and_power_off(INSTANCE, data)
+    with local.at_beta() as destination:
+        destination.finish_migration(INSTANCE, data)
+    assert 'backingStore' not in local.beta.domains[0].xml
