@@ -390,8 +390,10 @@ class IncomingDisks:
         """
         facts = self._records.read(records.INCOMING, instance_uuid) or {'files': {}, 'directories': []}
         self._make_directory(instance_uuid, facts, pathlib.Path(path).parent)
-        if str(pathlib.Path(path).parent) in facts['directories'] and path not in facts.get('logs', []):
-            # The directory is new, so the log that appears in it belongs to this guest.
+        is_new = str(pathlib.Path(path).parent) in facts['directories'] and path not in facts.get('logs', [])
+        if is_new and path.endswith('.log'):
+            # The directory is new, so the log that appears in it belongs to this guest. A source that names another
+            # file as a log would have the disk removed that another guest brings there meanwhile.
             facts['logs'] = [*facts.get('logs', []), path]
             self._records.write(records.INCOMING, instance_uuid, facts)
 

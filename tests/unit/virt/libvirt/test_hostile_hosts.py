@@ -137,6 +137,16 @@ def test_symbolic_link_in_the_place_of_a_file_that_was_made_is_not_followed(loca
     assert victim.exists()
 
 
+def test_disk_of_another_guest_is_not_removed_as_a_log(local):
+    disk = local.images / 'other-guest' / 'disk'
+    source = {'xml': definition(), 'disks': [], 'logs': [str(disk)]}
+    with local.at_beta() as beta:
+        beta.pre_live_migration(INSTANCE, LiveMigrateData(source=source), driver.NeverCancelled())
+        disk.touch()
+        beta.rollback_live_migration_at_destination(INSTANCE, None)
+        assert disk.exists()
+
+
 def chained(path, outside, others=None):
     """Let the header of an image name a file outside of the places for disks."""
     data = {'extents': [{'filename': str(path)}, {'filename': str(outside)}]} if others == 'extents' else {}
