@@ -29,7 +29,7 @@ from migrator.virt.libvirt.definition import consoles
 from migrator.virt.libvirt.definition.bounds import Bounds
 from migrator.virt.libvirt.definition.disks import named_files, writable_disks
 from migrator.virt.libvirt.definition.needs import check_definition, files_of
-from migrator.virt.libvirt.definition.obstacles import obstacle_of, pending_disk, refuse_merging
+from migrator.virt.libvirt.definition.obstacles import obstacle_of, passing_disk, pending_disk, refuse_merging
 from migrator.virt.libvirt.guest import remove_domain
 
 LOG = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
 
         def ask(connection: Any) -> tuple[dict[str, Any], list[storage.Disk]]:
             domain = connection.lookupByUUIDString(instance.uuid)
-            if obstacle := obstacle_of(domain) or pending_disk(domain):
+            if obstacle := obstacle_of(domain) or pending_disk(domain) or passing_disk(domain):
                 raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} of {self.host} {obstacle}')
             facts = evacuation.describe(connection, self.conf, instance.uuid, self._threads.new_uuid) or {}
             disks = [disk for disk in writable_disks(connection, facts['xml']) if not _is_absent(facts, disk)]

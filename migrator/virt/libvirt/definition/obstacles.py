@@ -76,6 +76,21 @@ def pending_disk(domain: Any) -> str | None:
     return None
 
 
+def passing_disk(domain: Any) -> str | None:
+    """Return in words which disk a guest would not have any more when it has been off, or None.
+
+    :param domain: the guest, a ``libvirt.virDomain``.
+    """
+    later = {disk.source for disk in storage.defined_disks(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))}
+    for disk in storage.defined_disks(domain.XMLDesc(0)):
+        if disk.source not in later:
+            return (
+                f'has disk {disk.target} ({disk.path}) in use and not in its configuration, so that it would be '
+                'without it after its next start: attach it to the configuration too, or detach it'
+            )
+    return None
+
+
 def _supported(ask: Callable[[], Any], otherwise: Any) -> Any:
     """Return the answer of libvirt, or ``otherwise`` if its driver does not know such things."""
     try:

@@ -233,6 +233,14 @@ def copied(hosts):
 
 
 def test_image_that_a_guest_only_reads_goes_with_what_backs_it(hosts):
+def test_disk_that_only_the_running_guest_has_is_not_lost_cold(local):
+    domain = local.alpha.domains[0]
+    more = a_disk(local.images / 'more').replace('vda', 'vdb')
+    domain.now = domain.xml.replace('</devices>', f'{more}</devices>')
+    with pytest.raises(exception.MigrationPreCheckError, match=r'has disk vdb \(.*/more\) in use and not in its'):
+        local.checked()
+
+
     for name in ('cd', 'base'):
         (hosts.images / name).write_bytes(name.encode())
     chain = [{'filename': f'{hosts.images}/cd'}, {'filename': f'{hosts.images}/base'}]
