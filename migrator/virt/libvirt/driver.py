@@ -228,6 +228,9 @@ class LibvirtDriver(ResizingDriver):
         for disk in missing:
             token.raise_if_cancelled()
             draft = copies.draft_of(disk, instance.uuid, _LIVE)
+            if disk.path not in made:
+                # Libvirt would take the copy in the pool of an earlier migration for a whole one.
+                self._remove_drafts('pre_live_migration', instance, draft)
             drafts[disk.target] = self._incoming.receive(instance.uuid, disk, draft)
         token.raise_if_cancelled()
         # The definition has been judged. The source has its own, so that it need not travel again.

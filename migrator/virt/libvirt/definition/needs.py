@@ -222,6 +222,11 @@ def _has(host: str, instance: Instance, disk: storage.Disk) -> bool:
     :raises migrator.exception.MigrationPreCheckError: the file is another one here, or is missing and cannot be copied.
     """
     if not os.path.exists(disk.path):
+        if os.path.islink(disk.path):
+            raise exception.MigrationPreCheckError(
+                reason=f'{disk.path} of guest {instance.uuid} is a symbolic link at {host} to a file that does not '
+                'exist: remove the link there'
+            )
         if disk.copyable or disk.optional:
             return False
         raise exception.MigrationPreCheckError(

@@ -3,6 +3,7 @@
 """The copies of what a guest only reads, and of images that keep more than their content."""
 
 import json
+import pathlib
 
 import pytest
 
@@ -232,7 +233,6 @@ def copied(hosts):
     return {name: (hosts.folder / 'of-beta' / name).read_bytes() for name in hosts.files('beta')}
 
 
-def test_image_that_a_guest_only_reads_goes_with_what_backs_it(hosts):
 def test_disk_that_only_the_running_guest_has_is_not_lost_cold(local):
     domain = local.alpha.domains[0]
     more = a_disk(local.images / 'more').replace('vda', 'vdb')
@@ -241,6 +241,7 @@ def test_disk_that_only_the_running_guest_has_is_not_lost_cold(local):
         local.checked()
 
 
+def test_image_that_a_guest_only_reads_goes_with_what_backs_it(hosts):
     for name in ('cd', 'base'):
         (hosts.images / name).write_bytes(name.encode())
     chain = [{'filename': f'{hosts.images}/cd'}, {'filename': f'{hosts.images}/base'}]
@@ -255,6 +256,31 @@ def test_disk_that_only_the_running_guest_has_is_not_lost_cold(local):
     with hosts.at_beta() as destination:
         destination.finish_migration(INSTANCE, data)
         assert hosts.files('beta') == ['base', 'cd']
+
+
+def test_symbolic_link_to_nothing_in_the_place_of_a_file_is_refused(cd):
+    of_beta(cd).parent.mkdir()
+    of_beta(cd).symlink_to('/nowhere')
+    with pytest.raises(
+        exception.MigrationPreCheckError, match='is a symbolic link at beta to a file that does not exist'
+    ):
+        prepared(cd)
+
+
+def test_copy_of_an_earlier_migration_is_made_anew(cd):
+    migrate_to_nothing = prepared(cd)
+    draft = pathlib.Path(migrate_to_nothing.destination['copies']['hda'])
+    cd.alpha.migrate = lambda *_: (_ for _ in ()).throw(libvirt.libvirtError('no luck'))
+    with pytest.raises(exception.MigratorException):
+        migrate(cd, migrate_to_nothing)
+    # The source was killed before it could undefine the pool, and the guest was moved by hand.
+    with cd.at_beta() as destination:
+        pool = cd.beta.storagePoolDefineXML(f'<pool><name>{draft.name}</name><path>{draft}</path></pool>', 0)
+        pool.active = True
+        destination._incoming.keep(INSTANCE.uuid)
+        of_beta(cd).unlink()
+    prepared(cd)
+    assert cd.beta.pools == {}
 
 
 def test_cd_of_the_next_start_goes_along(hosts):
