@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import getpass
 import os
 import pathlib
@@ -72,6 +73,7 @@ class Cloud:
     :ivar has_one_region: whether it is found without the name of its region.
     :ivar endpoint: the URL of Nova in the catalog, whatever its interface, or the override of the catalog.
     :ivar identity: None: there is no identity service.
+    :ivar lasts_until: when its credentials end, if they cannot be renewed; None: they can.
     """
 
     name: str | None
@@ -82,6 +84,7 @@ class Cloud:
     identity: Identity | None
     compute: adapter.Adapter
     placement: adapter.Adapter
+    lasts_until: datetime.datetime | None = None
 
     def clients(self) -> tuple[client.Nova, PlacementClient]:
         """Return the clients of its services."""
@@ -102,20 +105,20 @@ def find(cloud: str | None = None, region: str | None = None) -> Cloud:
     found, of_cloud = _configured(name, region, file)
     compute, placement = (_adapter(found, service) for service in ('compute', 'placement'))
     auth = found.get_auth()
-    catalog, identity = None, None
+    catalog, identity, lasts_until = None, None, None
     if isinstance(auth, BaseIdentityPlugin):
         with client.of_identity():
             access = auth.get_access(compute.session)
-        catalog = access.service_catalog
+        catalog, lasts_until = access.service_catalog, access.expires if _is_for_once(auth) else None
         identity = Identity(auth.auth_url or '', access.username, access.project_name, tuple(access.role_names or ()))
     if catalog is None or compute.endpoint_override:
         endpoint = str(compute.get_endpoint(skip_discovery=True) or '')
-        return Cloud(name, file, None, True, endpoint, identity, compute, placement)
+        return Cloud(name, file, None, True, endpoint, identity, compute, placement, lasts_until)
     endpoint, regions = _look_up(catalog, compute, name)
     if placement.region_name is None:
         placement.region_name = compute.region_name
     has_one_region = len(of_cloud or regions) == 1
-    return Cloud(name, file, compute.region_name, has_one_region, endpoint, identity, compute, placement)
+    return Cloud(name, file, compute.region_name, has_one_region, endpoint, identity, compute, placement, lasts_until)
 
 
 # --- the files -------------------------------------------------------------------------------------------------------
@@ -267,7 +270,15 @@ def _can_ask() -> bool:
 
 
 def _ask(prompt: str | None = None) -> str:
-    return getpass.getpass(prompt or 'Password: ')
+    # A detached process, which inherits it, has no terminal to ask at.
+    os.environ['OS_PASSWORD'] = getpass.getpass(prompt or 'Password: ')
+    return os.environ['OS_PASSWORD']
+
+
+def _is_for_once(auth: BaseIdentityPlugin) -> bool:
+    """Return whether credentials give no second token, as a token and a one-time password do."""
+    methods = [auth, *getattr(auth, 'auth_methods', ())]
+    return any(word in type(one).__name__.lower() for one in methods for word in ('token', 'totp'))
 
 
 def _no_file(file: File) -> str:

@@ -65,7 +65,7 @@ def evacuate(asked: Session) -> int:
         fenced.wait_quietly(asked, new.host)
         entry = {'words': dataclasses.asdict(words), 'by': getpass.getuser(), 'reason': _said(given)}
         drains.accept(new, has_service=False, events=[(fenced.SAID, entry)])
-    with state.locked(asked.lock_of(new)) as pid:
+    with state.locked(asked.lock_of(new.uuid)) as pid:
         if pid is not None:
             sys.stderr.write(f'{loop.runs_elsewhere(new, pid)}\nTo see it: {asked.command} watch {new.uuid}\n')
             return command.WRONG
@@ -97,7 +97,7 @@ def _take_over(asked: Session, mine: Drain) -> None:
     :raises migrator.exception.Invalid: another process runs it.
     """
     drains = asked.database.drains
-    with state.locked(asked.lock_of(mine)) as pid:
+    with state.locked(asked.lock_of(mine.uuid)) as pid:
         if pid is not None:
             what = f'Process {pid} runs drain {mine.uuid} of {mine.host}'
             raise exception.Invalid(f'{what}: interrupt it twice with Ctrl-C first.')

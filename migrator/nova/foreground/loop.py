@@ -2,8 +2,9 @@
 
 """A drain that runs in the foreground: this process advances it and shows it until it ends.
 
-The first Ctrl-C pauses the drain and waits for the migrations in progress. The second one, SIGTERM and SIGHUP leave at
-once: the state is complete at any moment, and Nova goes on with what was requested.
+The first Ctrl-C pauses the drain and waits for the migrations in progress. So do a terminal that is closed (SIGHUP) and
+an output that cannot be written to any more, such as a pipe to ``head``. The second Ctrl-C and SIGTERM leave at once:
+the state is complete at any moment, and Nova goes on with what was requested.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import signal
 import sys
 
 from migrator.drain.attempt import attempt
-from migrator.nova.foreground import fenced, session, state
+from migrator.nova.foreground import fenced, output, session, state
 from migrator.nova.foreground.session import Session
 from migrator.objects import base
 from migrator.objects.drain import Drain, MemberStatus
@@ -41,9 +42,9 @@ class Left(KeyboardInterrupt):
 
 
 class Interrupts:
-    """A context that only notes the first Ctrl-C. The second one, SIGTERM and SIGHUP raise :class:`Left`.
+    """A context that notes the first Ctrl-C and SIGHUP. The second Ctrl-C and SIGTERM raise :class:`Left`.
 
-    :ivar has_come: whether Ctrl-C was pressed.
+    :ivar has_come: whether Ctrl-C was pressed, or the terminal or the output was closed.
     :ivar left: what was raised. A library may have swallowed it, or raised another error in its place.
     """
 
@@ -60,9 +61,13 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _take(self, number: int, _frame: object) -> None:
-        if number != signal.SIGINT or self.has_come:
+        if number == signal.SIGTERM or (number == signal.SIGINT and self.has_come):
             self.left = Left(128 + number)
             raise self.left
+        self.has_come = True
+
+    def note(self) -> None:
+        """Pause the drain as by Ctrl-C."""
         self.has_come = True
 
 
@@ -74,14 +79,15 @@ def run(asked: Session, uuid: str, interrupts: Interrupts) -> int:
     """
     drains = asked.database.drains
     drain = drains.get(uuid)
-    with state.locked(asked.lock_of(drain)) as pid:
+    with state.locked(asked.lock_of(drain.uuid)) as pid:
         if pid is not None:
             sys.stderr.write(f'{runs_elsewhere(drain, pid)}\nTo see it: {asked.command} watch {uuid}\n')
             return command.WRONG  # it has not ended: what is typed after && must not run
         running = _Running(asked, drain, interrupts)
-        sys.stderr.write(f'Drain {uuid} of {drain.host}, with its state in {asked.path}. Ctrl-C pauses it.\n')
+        output.say(f'Drain {uuid} of {drain.host}, with its state in {asked.path}. Ctrl-C pauses it.\n')
         try:
-            status = commands.follow(running, commands.make_view(asked.arguments.json), running.sleep, EVERY)
+            view = output.Forgiving(commands.make_view(asked.arguments.json), interrupts.note)
+            status = commands.follow(running, view, running.sleep, EVERY)
         except (Left, Exception):
             if interrupts.left is None:
                 raise
@@ -161,4 +167,4 @@ class _Running:
         left = f'Nova goes on with {base.count(moving, "migration")}' if moving else 'No migration is in progress'
         spread = ' --spread' if getattr(self._asked.arguments, 'spread', False) else ''
         go_on, end = f'{prefix} resume {self._uuid}{spread}', f'{prefix} cancel {self._uuid}'
-        sys.stderr.write(f'{why} {left}.\nTo go on:  {go_on}\nTo end it: {end}\n')
+        output.say(f'{why} {left}.\nTo go on:  {go_on}\nTo end it: {end}\n')

@@ -36,6 +36,8 @@ PROG = 'migrator-drain'
 #: The verbs that need only the file with the state, and those that do not need it.
 OF_STATE = ('list', 'show', 'watch', 'pause', 'report', 'purge', 'calibration')
 WITHOUT_STATE = ('doctor',)
+#: The status of a drain in progress that no process runs.
+INTERRUPTED = 'interrupted'
 E = TypeVar('E')
 
 
@@ -96,10 +98,14 @@ class Session(Asked):
     @property
     def command(self) -> str:
         """The beginning of each command that is printed, with the same cloud and state."""
+        return shlex.join([PROG, *self.options])
+
+    @property
+    def options(self) -> list[str]:
+        """The options that name the same cloud and state."""
         given = self.arguments
         options = {'--os-cloud': given.os_cloud, '--os-region-name': given.os_region_name, '--state': given.state}
-        words = [word for name, value in options.items() if value for word in (name, str(value))]
-        return shlex.join([PROG, *words])
+        return [word for name, value in options.items() if value for word in (name, str(value))]
 
     @property
     def drain_command(self) -> str:
@@ -157,9 +163,27 @@ class Session(Asked):
         guests = [guest.uuid for guest in self.mover.guests(drain)] if drain.priorities else []
         return Known({service.host for service in nova.services()}, guests)
 
-    def lock_of(self, drain: Drain) -> pathlib.Path:
+    def lock_of(self, uuid: str) -> pathlib.Path:
         """Return the lock file of a drain."""
-        return self.path.with_name(f'{self.path.name}.{drain.uuid}.lock')
+        return self.path.with_name(f'{self.path.name}.{uuid}.lock')
+
+    def shown(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Return the document of a drain with the pid of the process that runs it.
+
+        One in progress that no process runs is ``interrupted``, and has no expected times.
+        """
+        if document['ended_at'] is not None:
+            return document | {'pid': None}
+        pid = state.holder(self.lock_of(document['uuid']))
+        if pid is not None or document['status'] == 'paused':
+            return document | {'pid': pid}
+        go_on = f'No process runs it. To go on: {self.command} resume {document["uuid"]}'
+        interrupted = document | {'pid': None, 'status': INTERRUPTED, 'waits_for': go_on}
+        if 'members' in document:
+            nothing = {'start': None, 'end': None, 'reason': 'No process runs it.'}
+            interrupted['expected'] = document['expected'] | nothing
+            interrupted['members'] = [one | {'expected': one['expected'] | nothing} for one in document['members']]
+        return interrupted
 
     @functools.cached_property
     def get(self) -> Get:
@@ -181,7 +205,7 @@ class Session(Asked):
             if answer.status_int >= 400:
                 raise errors.ApiRefused(url=path, reason=answer.text)
             found: dict[str, Any] = answer.json
-            return found
+            return found | ({'drain': self.shown(found['drain'])} if 'drain' in found else {})
 
         return get
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 
 from migrator import exception
-from migrator.nova.foreground import allocations, doctor, evacuation, fenced, state
+from migrator.nova.foreground import allocations, detached, doctor, evacuation, fenced, state
 from migrator.nova.foreground.session import Session
 from migrator.objects.drain import Drain
 from migrator.operator import drain_request
@@ -36,7 +36,7 @@ def start(asked: Session) -> int:
     doctor.warn(asked, new.host)
     with loop.Interrupts() as interrupts:
         asked.database.drains.accept(new, has_service=False)
-        return loop.run(asked, new.uuid, interrupts)
+        return detached.run(asked, new.uuid) if asked.arguments.detach else loop.run(asked, new.uuid, interrupts)
 
 
 def show(asked: Session) -> int:
@@ -85,6 +85,8 @@ def resume(asked: Session) -> int:
         found = drains.get(uuid)
         if found.paused or found.ended:  # a drain that has ended cannot be resumed, and the error says so
             drains.request(uuid, 'resume', getpass.getuser())
+        if asked.arguments.detach:
+            return detached.run(asked, uuid)
         return evacuation.run(asked, uuid, interrupts)
 
 
@@ -118,7 +120,7 @@ def _runner(asked: Session, found: Drain) -> str:
     """Return which process runs a drain, in words, or the command that goes on with it."""
     from migrator.nova.foreground import loop
 
-    pid = state.holder(asked.lock_of(found))
+    pid = state.holder(asked.lock_of(found.uuid))
     if pid is not None:
         return loop.runs_elsewhere(found, pid)
     return f'No process runs it. To go on: {asked.command} resume {found.uuid}'
@@ -146,6 +148,11 @@ def _spread(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--spread', action='store_true', help=help_)
 
 
+def _detach(parser: argparse.ArgumentParser) -> None:
+    help_ = 'let a process of its own run the drain, which goes on when this terminal is closed, and return at once'
+    parser.add_argument('--detach', action='store_true', help=help_)
+
+
 def _maybe_uuid(parser: argparse.ArgumentParser) -> None:
     help_ = f'{drain.NAMES}; default: the only one in progress'
     parser.add_argument('drain', metavar='DRAIN', type=command.name, nargs='?', help=help_)
@@ -159,6 +166,7 @@ def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
 def _start_arguments(parser: argparse.ArgumentParser) -> None:
     drain_request.add(parser, without=drain_request.NOT_BY_NOVA)
     _spread(parser)
+    _detach(parser)
 
 
 def _retry_arguments(parser: argparse.ArgumentParser) -> None:
@@ -169,6 +177,7 @@ def _retry_arguments(parser: argparse.ArgumentParser) -> None:
 def _resume_arguments(parser: argparse.ArgumentParser) -> None:
     _maybe_uuid(parser)
     _spread(parser)
+    _detach(parser)
 
 
 def _own(run: Callable[[Session], int]) -> Callable[[Asked], int]:

@@ -98,6 +98,10 @@ class Asked:
         if 'engine' in vars(self):
             self.engine.dispose()
 
+    def shown(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Return the document of a drain as this command shows it. Conductors run each drain."""
+        return document
+
     @property
     def drain_command(self) -> str:
         """The beginning of each command about drains that is printed."""

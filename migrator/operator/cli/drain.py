@@ -117,7 +117,7 @@ def list_(asked: Asked) -> int:
     command.check_host(asked)
     given, rows_of = asked.arguments, asked.database.drains
     found = rows_of.list(given.host, True if given.in_progress else None, given.limit)
-    now, documents = rows_of.now(), drains.summaries(asked.database, found)
+    now, documents = rows_of.now(), [asked.shown(one) for one in drains.summaries(asked.database, found)]
     rows = [
         [shown['uuid'], shown['host'], _listed(shown), command.ago(one.created_at, now)]
         for one, shown in zip(found, documents, strict=True)
@@ -146,8 +146,9 @@ def show(asked: Asked, how_to_retry: Callable[[Drain], str] | None = None) -> in
 
 
 def _listed(drain: Mapping[str, Any]) -> str:
-    newer = drain['retried_by']
-    return drain_text.result(drain) + (f'; retried by {newer[:8]}' if newer is not None else '')
+    newer, pid = drain['retried_by'], drain.get('pid')
+    text = drain_text.result(drain) + (f' (process {pid})' if pid is not None else '')
+    return text + (f'; retried by {newer[:8]}' if newer is not None else '')
 
 
 def calibration(asked: Asked) -> int:
@@ -172,7 +173,7 @@ def document(asked: Asked, drain: Drain) -> dict[str, Any]:
     """Return a drain as JSON, with its guests."""
     from migrator.views import drains
 
-    return drains.document(asked.database, asked.bounds, drain)
+    return asked.shown(drains.document(asked.database, asked.bounds, drain))
 
 
 def _head(drain: Mapping[str, Any]) -> list[str]:

@@ -189,6 +189,17 @@ def test_next_guest_is_requested_before_the_one_before_it_has_moved_and_a_lock_i
     assert all(later['created_at'] < earlier['updated_at'] for earlier, later in itertools.pairwise(mine)), mine
 
 
+def test_detached_drain_goes_on_without_its_command(lab, drain):
+    guests = lab.guests(2, 'host1', move_seconds='3')
+    begun = drain.read('start', 'host1', '--detach')
+    (running,) = drain.read('list')['drains']
+    assert (running['status'], running['pid']) == ('running', begun['pid'])
+    drain.run('watch', begun['drain'])
+    assert lab.truth()['host1'] == set()
+    check_hosts(lab, guests)
+    assert 'drain: completed (2 of 2 guests moved.' in pathlib.Path(begun['log']).read_text()
+
+
 def test_two_drains_at_once_move_each_guest_once(lab, drain):
     guests = [*lab.guests(3, 'host1'), *lab.guests(3, 'host2')]
     drain.run('list')  # makes the state

@@ -8,6 +8,7 @@ import os
 import socket
 
 import pytest
+from keystoneauth1.identity import generic, v3
 from openstack.config import loader
 
 from migrator import exception
@@ -111,3 +112,18 @@ def test_all_interfaces_of_one_nova_have_one_endpoint(configure, server):
         configure(variant)
         ends.add(clouds.find(variant.cloud).endpoint)
     assert ends == {f'{server.url}/nova/v2.1'}
+
+
+@pytest.mark.parametrize(
+    ('auth', 'for_once'),
+    [
+        (generic.Password('http://of', username='ada', password='one'), False),
+        (generic.Token('http://of', token='one'), True),
+        (v3.Password('http://of', username='ada', password='one'), False),
+        (v3.TOTP('http://of', username='ada', passcode='123456'), True),
+        (v3.MultiFactor('http://of', ['v3password', 'v3totp'], username='ada', password='one', passcode='1'), True),
+        (v3.ApplicationCredential('http://of', application_credential_secret='one'), False),
+    ],
+)
+def test_credentials_that_cannot_be_renewed_are_known(auth, for_once):
+    assert clouds._is_for_once(auth) is for_once

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A drain that a process of its own runs, without a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+
+from migrator.nova.foreground.session import PROG, Session
+from migrator.operator.cli import command
+
+#: Seconds between two looks at whether the process runs the drain, and how many there are.
+_AGAIN, _LOOKS = 0.1, 300
+#: Characters of its log that are shown if it ends before.
+_SHOWN = 2000
+
+
+def run(asked: Session, uuid: str) -> int:
+    """Let another process run a drain, and return once it does.
+
+    It has a session of its own, so that no terminal ends it, and writes its events to a log beside the state.
+
+    :returns: 0; 1 if it has ended before it ran the drain.
+    """
+    path = asked.path.with_name(f'{asked.path.name}.{uuid}.log')
+    spread = ['--spread'] if asked.arguments.spread else []
+    argv = [sys.executable, '-m', 'migrator.cmd.drain', *asked.options, 'resume', uuid, *spread]
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    log = os.open(path, flags, 0o600)
+    try:
+        began = os.fstat(log).st_size
+        process = subprocess.Popen(  # noqa: S603 -- no shell
+            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    finally:
+        os.close(log)
+    for _ in range(_LOOKS):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_AGAIN)
+        with path.open('rb') as file:
+            file.seek(began)
+            text = file.read(_SHOWN).decode(errors='replace')
+        # It says so once it has the drain and the cloud. One that had little to do may have ended.
+        if f'Drain {uuid} of' in text or process.returncode == command.RIGHT:
+            break
+        if process.returncode is not None:
+            sys.stderr.write(f'{PROG}: the process that runs the drain has ended. It wrote to {path}:\n{text}')
+            return command.WRONG
+    else:
+        sys.stderr.write(f'{PROG}: process {process.pid} does not run the drain yet. Look at {path}.\n')
+        return command.WRONG
+    found = asked.database.drains.get(uuid)
+    lines = [f'Process {process.pid} runs drain {uuid} of {found.host}, and writes to {path}.']
+    if asked.connect is None and (ends := asked.where.lasts_until) is not None:
+        lines.append(
+            f'Its credentials cannot be renewed, and end at {command.moment(ends)} UTC. After that it waits: end '
+            'it, and resume the drain with new ones.'
+        )
+    lines += [f'To see it:   {asked.command} watch {uuid}', f'To pause it: {asked.command} pause {uuid}']
+    asked.answer({'drain': uuid, 'pid': process.pid, 'log': str(path)}, '\n'.join(lines))
+    return command.RIGHT
