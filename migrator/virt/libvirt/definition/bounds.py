@@ -140,8 +140,10 @@ class Bounds(Places):
                 problem = f'is of type {disk.kind!r} and format {disk.format!r}, and only images in files are copied'
             elif not all(type(number) is int and number >= 0 for number in numbers):
                 problem = f'has no sizes: {numbers!r}'
-            elif not isinstance(path, str) or os.path.normpath(path) != path or _NO_PATH.search(path):
+            elif not isinstance(path, str) or _NO_PATH.search(path):
                 problem = 'is no plain path'
+            elif '..' in path.split('/') or path.endswith('/'):
+                problem = 'is no plain path: define the disk with its path without ..'
             elif problem := self.not_a_file(path, target == 'nvram'):
                 problem = f'{problem}: {self.remedy()}'
             if problem:

@@ -392,7 +392,7 @@ def test_socket_in_the_place_of_a_socket_is_accepted(host, images):
     ('changes', 'match'),
     [
         ({'path': '/etc/cron.d/disk'}, r"'/etc/cron.d/disk' is neither below instances_path .* allowed_paths of beta"),
-        ({'path': '{images}/../disk'}, 'no plain path'),
+        ({'path': '{images}/../disk'}, r'no plain path: define the disk with its path without \.\.'),
         ({'path': '{images}/link'}, 'neither below'),
         ({'path': 7}, 'no plain path'),
         ({'target': '../../x'}, 'no name of a disk'),
