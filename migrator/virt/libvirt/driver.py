@@ -348,7 +348,11 @@ class LibvirtDriver(ResizingDriver):
         read(instance, source)
         here = consoles.moved(source['xml'], source.get('own_addresses', ()), consoles.of_host(self.conf))
         files = files_of(source)
-        return self.connection.call(phase, lambda each: missing_files(each, self.host, instance, here, files, made))
+
+        def ask(connection: Any) -> list[storage.Disk]:
+            return missing_files(connection, Bounds(self.conf, connection), instance, here, files, made)
+
+        return self.connection.call(phase, ask)
 
     def _send_files(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """Copy the files that the guest only reads and the destination lacks. QEMU copies none of them."""

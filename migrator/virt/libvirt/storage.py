@@ -31,6 +31,8 @@ _MAY_BE_ITS_OWN = (
 )
 #: The names of a copy in its draft, and of the file that says that the copy is whole.
 COPY, WHOLE = 'disk', 'whole'
+#: The devices of a guest that can write to a file, as consoles do.
+CHARACTER_DEVICES = ('serial', 'console', 'parallel', 'channel')
 #: Seconds that qemu-img may take to make an empty image.
 _MAKE_IMAGE = 60
 
@@ -135,7 +137,7 @@ def logs_of(xml: ElementTree.Element) -> list[str]:
     :param xml: the definition of the guest.
     """
     found = set()
-    for device in (each for kind in ('serial', 'console', 'parallel') for each in xml.findall(f'devices/{kind}')):
+    for device in (each for kind in CHARACTER_DEVICES for each in xml.findall(f'devices/{kind}')):
         log, source = device.find('log'), device.find('source')
         if log is not None:
             found.add(log.get('file', ''))

@@ -39,6 +39,25 @@ _OF_ONE_HOST = {
     'memory/source/path': 'memory in a file or a device of its host',
     'tpm': 'a TPM, whose state only its host has',
 }
+#: What has to be there when QEMU starts: the elements -> the attribute that names it ('': the text), and what it is.
+_USED = {
+    "devices/*[@type='dev']/source": ('path', 'the device'),
+    "devices/*[@type='pipe']/source": ('path', 'the pipe'),
+    "devices/*[@type='unix']/source[@mode='connect']": ('path', 'the socket'),
+    "devices/rng/backend[@model='random']": ('', 'the device'),
+    "devices/input[@type='evdev']/source": ('dev', 'the device'),
+    "devices/input[@type='passthrough']/source": ('evdev', 'the device'),
+    "devices/interface[@type='vhostuser']/source[@mode='client']": ('path', 'the socket'),
+    "devices/disk[@type='dir']/source": ('dir', 'the directory'),
+    'devices/disk/source/host': ('socket', 'the socket'),
+}
+#: What libvirt or QEMU makes in a directory that has to be there.
+_MADE = {
+    "devices/*[@type='unix']/source[@mode='bind']": ('path', 'socket'),
+    "devices/graphics/listen[@type='socket']": ('socket', 'socket'),
+    **{f"devices/{tag}[@type='file']/source": ('path', 'log') for tag in storage.CHARACTER_DEVICES},
+    **{f'devices/{tag}/log': ('file', 'log') for tag in storage.CHARACTER_DEVICES},
+}
 
 
 def check_definition(
@@ -65,7 +84,7 @@ def check_definition(
         raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} {why}: {remedy}')
     bounds.refuse_definition(instance, migrate_data, xml)
     here = consoles.moved(definition, migrate_data.source.get('own_addresses', ()), addresses)
-    missing = missing_files(connection, host, instance, here, files_of(migrate_data.source))
+    missing = missing_files(connection, bounds, instance, here, files_of(migrate_data.source))
     disks = _accepted(connection, host, instance, lambda: writable_disks(connection, definition))
     absent = [disk for disk in disks if migrate_data.source['files'].get(disk.path, {}).get('absent')]
     for disk in absent:
@@ -109,7 +128,7 @@ def _why_bound(source: Mapping[str, Any], xml: ElementTree.Element) -> str | Non
 
 def missing_files(
     connection: Any,
-    host: str,
+    bounds: Bounds,
     instance: Instance,
     definition: str,
     files: Iterable[storage.Disk],
@@ -118,15 +137,16 @@ def missing_files(
     """Return the files of a guest that can be copied to this host; refuse what else it lacks.
 
     :param connection: a ``libvirt.virConnect``.
-    :param host: the name of this host.
+    :param bounds: those of this host.
     :param definition: of the guest, with the addresses of this host.
     :param files: those that the guest only reads, as its source has reported them.
     :param made: the paths at which this host has made files for the guest, whose content is to come.
     :raises migrator.exception.MigrationPreCheckError: something else that the guest needs is missing here.
     """
-    xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
+    host, xml = bounds.host, ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
     _refuse_name(connection, host, instance, xml)
     _refuse_networks(connection, host, instance, xml)
+    _refuse_paths(bounds, instance, xml)
     _refuse_sockets(host, instance, xml)
     missing = [disk for disk in files if (disk.path in made or not _has(host, instance, disk)) and disk.copyable]
     refuse_unknown(connection, host, instance, definition)
@@ -196,15 +216,34 @@ def _refuse_networks(connection: Any, host: str, instance: Instance, xml: Elemen
             )
 
 
+def _refuse_paths(bounds: Bounds, instance: Instance, xml: ElementTree.Element) -> None:
+    """Refuse a guest that uses a path, or makes a file in a directory, that this host does not have."""
+    for place, (attribute, what) in _USED.items():
+        for path in _paths(xml, place, attribute):
+            if not os.path.exists(path):
+                raise exception.MigrationPreCheckError(
+                    reason=f'host {bounds.host} does not have {path}, {what} that guest {instance.uuid} needs: provide '
+                    'it there, or choose another destination'
+                )
+    for place, (attribute, what) in _MADE.items():
+        for path in _paths(xml, place, attribute):
+            directory = os.path.dirname(path)
+            # A directory of a log below instances_path is made before the guest starts.
+            is_made = what == 'log' and bounds.is_instances(path)
+            if directory and not is_made and not os.path.exists(directory):
+                raise exception.MigrationPreCheckError(
+                    reason=f'host {bounds.host} does not have the directory {directory}, in which guest '
+                    f'{instance.uuid} has a {what}: make it there, or choose another destination'
+                )
+
+
+def _paths(xml: ElementTree.Element, place: str, attribute: str) -> list[str]:
+    found = [each.get(attribute, '') if attribute else each.text or '' for each in xml.findall(place)]
+    return [path for path in found if path]
+
+
 def _refuse_sockets(host: str, instance: Instance, xml: ElementTree.Element) -> None:
-    """Refuse a guest with a socket that QEMU cannot have here."""
-    for source in xml.findall("devices/*[@type='unix']/source[@mode='bind']"):
-        directory = os.path.dirname(source.get('path', ''))
-        if directory and not os.path.exists(directory):
-            raise exception.MigrationPreCheckError(
-                reason=f'host {host} does not have the directory {directory}, in which guest {instance.uuid} has a '
-                'socket: make it there, or choose another destination'
-            )
+    """Refuse a guest with a console that cannot listen here."""
     for address, port in consoles.sockets_of(xml):
         if problem := consoles.why_not_free(address, port):
             raise exception.MigrationPreCheckError(

@@ -68,6 +68,10 @@ class Places:
         """Return whether a path is where guests have files, after all symbolic links are resolved."""
         return any(identity.is_below(path, each) for each in (self._instances_path, *self._pools, *self._listed))
 
+    def is_instances(self, path: str) -> bool:
+        """Return whether a path is below instances_path, where directories of guests are made."""
+        return identity.is_below(path, self._instances_path)
+
     def is_listed(self, path: str, itself: bool = False) -> bool:
         """Return whether an operator has listed a path.
 

@@ -244,6 +244,27 @@ def test_networks_and_files_that_the_host_has_are_no_obstacle(source, destinatio
             "<channel type='unix'><source mode='bind' path='/nowhere/agent'/></channel>",
             'beta does not have the directory /nowhere, in which guest .* has a socket: make it there',
         ),
+        (
+            "<graphics type='vnc'><listen type='socket' socket='/nowhere/vnc'/></graphics>",
+            'beta does not have the directory /nowhere, in which guest .* has a socket: make it there',
+        ),
+        (
+            "<channel type='file'><source path='/nowhere/one.log'/></channel>",
+            'beta does not have the directory /nowhere, in which guest .* has a log: make it there',
+        ),
+        (
+            "<serial type='pty'><log file='/nowhere/one.log'/></serial>",
+            'beta does not have the directory /nowhere, in which guest .* has a log: make it there',
+        ),
+        (
+            "<serial type='unix'><source mode='connect' path='/nowhere/one'/></serial>",
+            'beta does not have /nowhere/one, the socket that guest .* needs: provide it there',
+        ),
+        ("<serial type='pipe'><source path='/nowhere/one'/></serial>", 'beta does not have /nowhere/one, the pipe'),
+        (
+            "<rng model='virtio'><backend model='random'>/dev/none</backend></rng>",
+            'beta does not have /dev/none, the device that guest .* needs',
+        ),
         ("<interface type='bridge'><source bridge='none'/></interface>", 'beta does not have a bridge none, which'),
         ("<interface type='network'><source network='net'/></interface>", 'beta does not have an active network net'),
         (

@@ -301,10 +301,11 @@ def test_log_files_of_consoles_are_found():
     xml = ElementTree.fromstring("""<domain><devices>
         <serial type='pty'><log file='/i/console.log'/></serial>
         <console type='pty'><log file='/i/console.log'/></console>
+        <channel type='unix'><log file='/i/channel.log'/></channel>
         <parallel type='file'><source path='/i/parallel'/></parallel>
         <serial type='tcp'><source path='/no/file'/></serial>
         </devices></domain>""")  # noqa: S314 -- ours
-    assert storage.logs_of(xml) == ['/i/console.log', '/i/parallel']
+    assert storage.logs_of(xml) == ['/i/channel.log', '/i/console.log', '/i/parallel']
 
 
 def test_directory_of_a_log_is_made_and_removed_with_the_log(incoming, store, tmp_path):
