@@ -109,11 +109,23 @@ def refuse_hypervisor(host: str, facts: dict[str, Any], there: dict[str, Any]) -
 
 
 def refuse_encrypted(instance: Instance, xml: ElementTree.Element, disks: list[storage.Disk], there: Any) -> None:
-    """Refuse a guest with an encrypted disk that would be copied: libvirt makes no encrypted copy.
+    """Refuse a guest with an encrypted disk or a slice that would be copied: libvirt makes no such copy.
 
     :param disks: the disks of the guest.
     :raises migrator.exception.MigrationPreCheckError: the guest has such a disk.
     """
+    sliced = {
+        target.get('dev', '')
+        for disk in xml.findall('devices/disk')
+        for target in disk.findall('target')
+        if disk.find('source/slices') is not None
+    }
+    for disk in disks:
+        if disk.target in sliced and disk.kind == 'file' and not disk.shared:
+            raise exception.MigrationPreCheckError(
+                reason=f'disk {disk.target} of guest {instance.uuid} is a slice of {disk.path}, and {there} does not '
+                'see it: libvirt copies no slice of a running guest. Move the guest cold, or share the disk'
+            )
     encrypted = {
         target.get('dev', '')
         for disk in xml.findall('devices/disk')

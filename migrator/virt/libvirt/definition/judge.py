@@ -38,6 +38,8 @@ _PATTERNS: dict[Kind, tuple[re.Pattern[str], str]] = {
 _SOCKETS = ('/var/lib/libvirt/qemu/channel', '/run/libvirt/qemu/channel')
 _SOCKETS_OF_NOVA = '/var/lib/libvirt/qemu'
 _CEPH = '/etc/ceph'
+#: What to do about a block device: no option proves that it is the same one.
+_USE_ANOTHER = 'use a device with a World Wide Name, a logical volume, or a file'
 
 
 class Judge:
@@ -98,6 +100,7 @@ class Judge:
             elif rule is not None:
                 if problem := self._problem(rule, value, line):
                     remedy = self._places.remedy(rule is Kind.PROGRAM) if rule in _LISTED else self._remedy(there)
+                    remedy = _USE_ANOTHER if rule is Kind.BLOCK else remedy
                     yield f'{there} is {value[:200]!r}, which {problem}: {remedy}'
             elif (name or '.') in words:
                 if '/' in value:

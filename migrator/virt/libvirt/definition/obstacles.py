@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree
@@ -13,17 +14,21 @@ import libvirt
 
 from migrator import exception
 from migrator.objects import Instance, base, remedies
-from migrator.virt.libvirt import storage
+from migrator.virt.libvirt import identity, storage
 from migrator.virt.libvirt.definition.disks import kept_inside
 
 #: Types of network interfaces that are a device of the host, or a part of one.
 _OF_THE_HOST = ('hostdev', 'vdpa')
 
+#: The formats of images that QEMU cannot hand over to another process, by libvirt's names.
+_NOT_LIVE = ('qcow', 'vdi', 'vmdk', 'vpc')
+
 #: What libvirt or QEMU refuses to migrate, as a path in the definition -> what it is, and what to do.
 _REFUSED = {
     'devices/disk[transient]': 'has a transient disk ({target}): define it without <transient/>, and start it anew',
     "devices/filesystem/driver[@type='virtiofs']": 'has a virtiofs share: unmount it in the guest, and detach it',
-    "devices/shmem[@role='peer']": 'has a shared memory device (shmem): detach it first',
+    "devices/channel[@type='qemu-vdagent']": 'has a channel of type qemu-vdagent: detach it, or move the guest cold',
+    "devices/tpm/backend[@type='passthrough']": 'has the TPM of its host: define it without',
     'launchSecurity': 'has encrypted memory: shut it off, and move it cold',
     "devices/video/model/acceleration[@accel3d='yes']": 'has 3D graphics: define it without accel3d, and start it anew',
 }
@@ -36,8 +41,21 @@ def why_immovable(domain: Any) -> str | None:
 
     :param domain: the guest, a ``libvirt.virDomain``.
     """
-    xml = ElementTree.fromstring(domain.XMLDesc(0))  # noqa: S314 -- libvirt wrote it
-    return passthrough(xml) or unsupported(xml) or _busy(domain, xml) or pending_disk(domain)
+    definition = domain.XMLDesc(0)
+    xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
+    known = passthrough(xml) or unsupported(xml) or _unknown_device(definition)
+    return known or _busy(domain, xml) or pending_disk(domain)
+
+
+def _unknown_device(definition: str) -> str | None:
+    """Return in words which block device no other host could recognize, or None."""
+    for disk in storage.defined_disks(definition):
+        if disk.kind == 'block' and os.path.exists(disk.path) and not identity.device_of(disk.path):
+            return (
+                f'has disk {disk.target} ({disk.path}), a device without an identity by which another host could '
+                'recognize it: use a device with a World Wide Name, a logical volume, or a file'
+            )
+    return None
 
 
 def _busy(domain: Any, xml: ElementTree.Element) -> str | None:
@@ -107,6 +125,15 @@ def unsupported(xml: ElementTree.Element) -> str | None:
         found = xml.find(path)
         if found is not None:
             return what.format(target=getattr(found.find('target'), 'attrib', {}).get('dev', ''))
+    # Without a role, QEMU takes it for a peer.
+    if any(memory.get('role') != 'master' for memory in xml.findall('devices/shmem')):
+        return "has a shared memory device (shmem): detach it first, or define it with role='master'"
+    for element in [*xml.findall('devices/disk/driver'), *xml.findall('devices/disk//backingStore/format')]:
+        if element.get('type') in _NOT_LIVE:
+            return (
+                f'has an image of format {element.get("type")}, with which QEMU migrates no running guest: move it '
+                'cold, or convert the image (qemu-img convert)'
+            )
     frequency = xml.find("clock/timer[@name='tsc'][@frequency]")
     if xml.find("cpu/feature[@name='invtsc'][@policy='require']") is not None and frequency is None:
         return 'has a processor with invtsc and no frequency of its TSC: set <timer name="tsc" frequency="..."/>'

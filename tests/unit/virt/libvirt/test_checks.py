@@ -78,6 +78,17 @@ def test_encrypted_disk_that_would_be_copied_is_refused():
     checks.refuse_encrypted(instance, xml, [SHARED, dataclasses.replace(LOCAL, target='vdb')], 'beta')
 
 
+def test_slice_of_a_file_that_would_be_copied_is_refused():
+    instance = driver_contract.an_instance()
+    xml = parse(
+        "<domain><devices><disk type='file'><source file='/of/a'><slices/></source><target dev='vda'/></disk>"
+        '</devices></domain>'
+    )
+    with pytest.raises(exception.MigrationPreCheckError, match=r'is a slice of .*, and beta does not see it: .* cold'):
+        checks.refuse_encrypted(instance, xml, [LOCAL], 'beta')
+    checks.refuse_encrypted(instance, xml, [SHARED], 'beta')
+
+
 @pytest.mark.parametrize(
     ('xml', 'cpu'),
     [

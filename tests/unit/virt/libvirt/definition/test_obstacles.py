@@ -30,6 +30,14 @@ OF_HOST = "<devices><interface type='{}'>{}</interface></devices>"
         (f'<devices>{DISK.format("vdb", "<transient/>")}</devices>', 'has a transient disk (vdb): define it without'),
         ("<devices><filesystem><driver type='virtiofs'/></filesystem></devices>", 'has a virtiofs share: unmount it'),
         ("<devices><shmem name='a' role='peer'/></devices>", 'has a shared memory device (shmem): detach it first'),
+        ("<devices><shmem name='a'/></devices>", "define it with role='master'"),
+        ("<devices><channel type='qemu-vdagent'/></devices>", 'has a channel of type qemu-vdagent: detach it'),
+        ("<devices><tpm><backend type='passthrough'/></tpm></devices>", 'has the TPM of its host'),
+        ("<devices><disk><driver type='vmdk'/></disk></devices>", 'has an image of format vmdk'),
+        (
+            "<devices><disk><driver type='qcow2'/><backingStore><format type='vdi'/></backingStore></disk></devices>",
+            'has an image of format vdi, with which QEMU migrates no running guest: move it cold',
+        ),
         ("<launchSecurity type='sev'/>", 'has encrypted memory: shut it off, and move it cold'),
         ("<devices><video><model><acceleration accel3d='yes'/></model></video></devices>", 'has 3D graphics'),
         ("<cpu><feature policy='require' name='invtsc'/></cpu>", 'invtsc and no frequency'),
@@ -52,6 +60,14 @@ def test_what_libvirt_refuses_in_a_definition_is_named_with_what_to_do(devices, 
 )
 def test_what_libvirt_migrates_is_no_obstacle(devices):
     assert obstacle(devices) is None
+
+
+def test_device_that_no_other_host_could_recognize_is_named():
+    xml = "<domain><devices><disk type='block'><source dev='{}'/><target dev='vda'/></disk></devices></domain>"
+    assert 'has disk vda (/dev/null), a device without an identity' in obstacles.why_immovable(
+        Held(xml.format('/dev/null'))
+    )
+    assert obstacles.why_immovable(Held(xml.format('/dev/none'))) is None, 'a check finds that it is missing'
 
 
 class Held:
