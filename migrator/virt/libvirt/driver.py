@@ -27,7 +27,7 @@ from migrator.virt.libvirt.cold_migration.driver import copied_to
 from migrator.virt.libvirt.cold_migration.here import ResizingDriver
 from migrator.virt.libvirt.definition import consoles
 from migrator.virt.libvirt.definition.bounds import Bounds, read
-from migrator.virt.libvirt.definition.disks import files_read, volumes_of
+from migrator.virt.libvirt.definition.disks import files_read, volumes_of, volumes_read
 from migrator.virt.libvirt.definition.needs import files_of, missing_files
 from migrator.virt.libvirt.definition.obstacles import refuse_merging, why_immovable
 from migrator.virt.libvirt.host import host_cpu, host_uuid
@@ -133,6 +133,7 @@ class LibvirtDriver(ResizingDriver):
                 'xml': domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE),
                 'disks': [storage.with_size(domain, disk) for disk in storage.defined_disks(domain.XMLDesc(0))],
                 'volumes': volumes_of(connection, domain.XMLDesc(0)),
+                'volumes_read': volumes_read(connection, domain.XMLDesc(0)),
                 'later': domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE),
             }
 
@@ -164,7 +165,8 @@ class LibvirtDriver(ResizingDriver):
             if not disk.shared:
                 refuse_merging(instance, disk, live=True)
         # With a CD that is only in its configuration, it starts later.
-        read_only = files_read(self.conf.instances_path, facts['xml'], facts['later'])
+        definitions = facts['xml'], facts['later']
+        read_only = files_read(self.conf.instances_path, *definitions, volumes=facts['volumes_read'])
         return migrate_data.replace(
             block_migration=block,
             is_shared_storage=not block,

@@ -23,7 +23,14 @@ from migrator.virt.libvirt import identity, records, storage
 from migrator.virt.libvirt.base import HostDriver, on_disk
 from migrator.virt.libvirt.definition import consoles
 from migrator.virt.libvirt.definition.bounds import Bounds, read
-from migrator.virt.libvirt.definition.disks import alone, chain_of, files_read, is_still_to_come, writable_disks
+from migrator.virt.libvirt.definition.disks import (
+    alone,
+    chain_of,
+    files_read,
+    is_still_to_come,
+    volumes_read,
+    writable_disks,
+)
 from migrator.virt.libvirt.definition.needs import check_definition, why_unstartable
 from migrator.virt.libvirt.definition.obstacles import why_immovable
 from migrator.virt.libvirt.guest import find_domain, remove_domain
@@ -222,13 +229,14 @@ def describe(
         except (OSError, exception.DriverError) as error:
             files[disk.path] = {'error': str(error)}
     obstacle = why_immovable(domain)
+    read_only = files_read(instances_path, definition, volumes=volumes_read(connection, definition))
     found = {
         'xml': definition,
         'password': complete != definition,
         'persistent': bool(domain.isPersistent()),
         'autostart': bool(domain.autostart()),
         'files': files,
-        'files_read': [vars(disk) for disk in files_read(instances_path, definition)],
+        'files_read': [vars(disk) for disk in read_only],
         'own_addresses': consoles.own(conf, definition),
         'immovable': f'it {obstacle}' if obstacle is not None else None,
     }

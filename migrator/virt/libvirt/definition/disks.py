@@ -9,7 +9,7 @@ import json
 import os
 import stat
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 from xml.dom import minidom
 from xml.etree import ElementTree
@@ -56,14 +56,30 @@ def volumes_of(connection: Any, definition: str, read_only: bool = False) -> lis
     return found
 
 
-def files_read(instances_path: str, *definitions: str) -> list[storage.Disk]:
+def files_read(instances_path: str, *definitions: str, volumes: Iterable[storage.Disk] = ()) -> list[storage.Disk]:
     """Return the files and devices that a guest only reads, with what identifies them.
 
     See :func:`named_files`.
 
     :param instances_path: the directory of this host whose files are copied to a destination without them.
+    :param volumes: as :func:`volumes_read` returns them. They are never copied.
     """
-    return [_measured(disk, instances_path) for disk in named_files(*definitions)]
+    found = [_measured(disk, instances_path) for disk in named_files(*definitions)]
+    return [*found, *(dataclasses.replace(_measured(disk, instances_path), copyable=False) for disk in volumes)]
+
+
+def volumes_read(connection: Any, definition: str) -> list[storage.Disk]:
+    """Return the files and block devices of the volumes of storage pools that a guest only reads.
+
+    :param connection: a ``libvirt.virConnect``.
+    """
+    try:
+        return [disk for disk in volumes_of(connection, definition, read_only=True) if disk.read_only]
+    except libvirt.libvirtError:
+        if not connection.isAlive():
+            raise
+        # The guest may run without the CD that has gone. A destination without the volume refuses the definition.
+        return []
 
 
 def named_files(*definitions: str) -> list[storage.Disk]:
@@ -129,12 +145,14 @@ def _measured(disk: storage.Disk, instances_path: str) -> storage.Disk:
     except OSError:
         # It can be neither compared nor copied. A destination only sees whether it has such a file.
         return disk
+    # A destination makes no copy by a path that leads through a directory which may be missing there.
+    is_plain = '..' not in disk.path.split('/')
     return dataclasses.replace(
         disk,
         inode=found.st_ino,
         size=found.st_size,
         allocation=found.st_blocks * 512,
-        copyable=stat.S_ISREG(found.st_mode) and identity.is_below(disk.path, instances_path),
+        copyable=stat.S_ISREG(found.st_mode) and is_plain and identity.is_below(disk.path, instances_path),
         identity=compared,
     )
 

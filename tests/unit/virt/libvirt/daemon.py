@@ -316,14 +316,20 @@ class Pool:
 class Volume:
     """A file of a pool."""
 
-    def __init__(self, path):
-        self.path = path
+    def __init__(self, file):
+        self.file = file
+
+    def path(self):
+        return str(self.file)
+
+    def info(self):
+        return libvirt.VIR_STORAGE_VOL_FILE, 0, 0
 
     def delete(self, _flags):
-        self.path.unlink()
+        self.file.unlink()
 
     def upload(self, stream, _offset, _length, _flags):
-        stream.file = self.path.open('r+b')
+        stream.file = self.file.open('r+b')
 
 
 class Stream:

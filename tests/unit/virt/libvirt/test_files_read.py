@@ -10,6 +10,7 @@ import pytest
 libvirt = pytest.importorskip('libvirt')
 
 from migrator import exception  # noqa: E402 -- what is tested needs libvirt
+from migrator.objects import LiveMigrateData  # noqa: E402 -- as above
 from migrator.virt.driver import NeverCancelled, Verdict  # noqa: E402 -- as above
 from migrator.virt.libvirt import plans, records, storage  # noqa: E402 -- as above
 from migrator.virt.libvirt.definition.disks import files_read  # noqa: E402 -- as above
@@ -290,6 +291,28 @@ def test_cd_of_the_next_start_goes_along(hosts):
     domain = hosts.alpha.domains[0]
     domain.now = domain.xml.replace('later.iso', 'now.iso')
     assert copied(hosts) == {'now.iso': b'now.iso', 'later.iso': b'later.iso'}
+
+
+@pytest.mark.parametrize('same', [True, False])
+def test_cd_in_a_storage_pool_is_the_same_at_the_destination(hosts, same):
+    for name in ('alpha', 'beta'):
+        (hosts.folder / f'of-{name}' / 'boot.iso').write_bytes(CONTENT if same or name == 'alpha' else CONTENT[::-1])
+    for daemon in (hosts.alpha, hosts.beta):
+        daemon.storagePoolDefineXML(f'<pool><name>isos</name><path>{hosts.images}</path></pool>', 0).active = True
+    hosts.beta.pools['isos'].directory = hosts.images
+    hosts.have(CD.format('volume', 'pool', 'isos').replace('<source', "<source volume='boot.iso'"))
+    stored = LiveMigrateData(source=json.loads(json.dumps(hosts.source.get_definition(INSTANCE.uuid))))
+    with hosts.at_beta() as destination:
+        if same:
+            destination.check_can_evacuate(INSTANCE, stored)
+        else:
+            with pytest.raises(exception.MigrationPreCheckError, match='is another one at beta'):
+                destination.check_can_evacuate(INSTANCE, stored)
+    if same:
+        assert prepared(hosts).destination['copies'] == {}
+    else:
+        with pytest.raises(exception.MigrationPreCheckError, match='is another one at beta'):
+            prepared(hosts)
 
 
 @pytest.mark.parametrize(
