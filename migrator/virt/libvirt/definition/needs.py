@@ -17,7 +17,7 @@ from migrator.objects import Instance, LiveMigrateData
 from migrator.virt.libvirt import identity, storage
 from migrator.virt.libvirt.definition import consoles
 from migrator.virt.libvirt.definition.bounds import Bounds, read
-from migrator.virt.libvirt.definition.disks import writable_disks
+from migrator.virt.libvirt.definition.disks import volumes_read, writable_disks
 from migrator.virt.libvirt.definition.places import is_regular
 
 T = TypeVar('T')
@@ -94,6 +94,7 @@ def check_definition(
             )
     disks = [disk for disk in disks if disk not in absent]
     _accepted(connection, host, instance, lambda: bounds.refuse_images(instance, definition))
+    _refuse_devices(connection, host, instance, migrate_data.source)
     for disk in disks:
         if disk.kind not in ('file', 'block', 'network'):
             raise exception.MigrationPreCheckError(
@@ -101,6 +102,17 @@ def check_definition(
                 f'start the guest: {remedy}'
             )
     return disks, missing
+
+
+def _refuse_devices(connection: Any, host: str, instance: Instance, source: Mapping[str, Any]) -> None:
+    """Refuse volumes of a storage pool that a guest only reads, and that are other devices here."""
+    known = {disk.path: disk.identity for disk in files_of(source)}
+    for disk in volumes_read(connection, source['xml']):
+        if disk.kind == 'block' and known.get(disk.path, '') != (identity.device_of(disk.path) or None):
+            raise exception.MigrationPreCheckError(
+                reason=f'volume {disk.path} (disk {disk.target} of guest {instance.uuid}) cannot be shown to be the '
+                f'same device at {host}: use a volume whose device has a World Wide Name, or a file'
+            )
 
 
 def why_unstartable(bounds: Bounds, source: Mapping[str, Any]) -> str | None:

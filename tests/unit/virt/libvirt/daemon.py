@@ -272,7 +272,7 @@ class Pool:
     """A storage pool that is a directory."""
 
     def __init__(self, daemon, xml):
-        self.daemon, self.active, self.xml = daemon, False, xml
+        self.daemon, self.active, self.xml, self.kind = daemon, False, xml, libvirt.VIR_STORAGE_VOL_FILE
         self.called, path = re.search('<name>(.*)</name>', xml)[1], re.search('<path>(.*)</path>', xml)[1]
         self.directory = daemon.where(path)
 
@@ -295,7 +295,7 @@ class Pool:
     def storageVolLookupByName(self, name):  # noqa: N802 -- libvirt's name
         if not (self.directory / name).exists():
             raise error(libvirt.VIR_ERR_NO_STORAGE_VOL)
-        return Volume(self.directory / name)
+        return Volume(self.directory / name, self.kind)
 
     def createXML(self, xml, _flags):  # noqa: N802 -- libvirt's name
         path = self.directory / re.search('<name>(.*)</name>', xml)[1]
@@ -316,14 +316,14 @@ class Pool:
 class Volume:
     """A file of a pool."""
 
-    def __init__(self, file):
-        self.file = file
+    def __init__(self, file, kind=libvirt.VIR_STORAGE_VOL_FILE):
+        self.file, self.kind = file, kind
 
     def path(self):
         return str(self.file)
 
     def info(self):
-        return libvirt.VIR_STORAGE_VOL_FILE, 0, 0
+        return self.kind, 0, 0
 
     def delete(self, _flags):
         self.file.unlink()

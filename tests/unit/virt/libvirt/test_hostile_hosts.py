@@ -176,6 +176,22 @@ def test_image_that_names_a_file_outside_of_the_places_for_disks_is_not_read(hos
         hosts.destination.check_can_evacuate(INSTANCE, data)
 
 
+@pytest.mark.parametrize('more', [{}, {'files_read': []}])
+def test_device_of_a_storage_pool_is_not_read_unless_it_is_known_to_be_the_same(hosts, more):
+    (hosts.images / 'sda1').touch()
+    pool = hosts.alpha.storagePoolDefineXML(f'<pool><name>disks</name><path>{hosts.images}</path></pool>', 0)
+    pool.active, pool.kind = True, libvirt.VIR_STORAGE_VOL_BLOCK
+    hosts.beta.pools['disks'] = pool
+    hosts.have(
+        "<disk type='volume' device='cdrom'><source pool='disks' volume='sda1'/><target dev='hda'/><readonly/></disk>"
+    )
+    source = {**hosts.source.get_definition(INSTANCE.uuid), **more}
+    with pytest.raises(
+        exception.MigrationPreCheckError, match=r'sda1 .* cannot be shown to be the same device at beta'
+    ):
+        hosts.destination.check_can_evacuate(INSTANCE, LiveMigrateData(source=source))
+
+
 def test_copy_that_names_a_file_outside_of_the_places_for_disks_is_not_started(local):
     data = local.checked()
     local.source.migrate_disk_and_power_off(INSTANCE, data)
