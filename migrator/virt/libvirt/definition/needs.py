@@ -90,7 +90,9 @@ def check_definition(
     for disk in absent:
         if os.path.exists(disk.path):
             raise exception.MigrationPreCheckError(
-                reason=f'guest {instance.uuid} has no NVRAM yet, and host {host} has {disk.path}: move it away there'
+                reason=f'guest {instance.uuid} had no NVRAM when {instance.host} reported it, and host {host} has '
+                f'{disk.path}. If the guest has started since, that is its own, and has to stay: define the guest by '
+                'hand. Otherwise move it away there'
             )
     disks = [disk for disk in disks if disk not in absent]
     _accepted(connection, host, instance, lambda: bounds.refuse_images(instance, definition))

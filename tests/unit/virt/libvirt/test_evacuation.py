@@ -306,7 +306,9 @@ def test_nvram_that_was_never_made_is_no_obstacle_and_one_in_its_place_is(source
     destination[1].loaders = ['/code.fd']
     assert destination[0].check_can_evacuate(INSTANCE, data).destination['files'] == []
     (images / 'guest.fd').touch()
-    refused(destination, data, r'has no NVRAM yet, and host beta has .*/guest\.fd: move it away there')
+    refused(
+        destination, data, r'had no NVRAM when .*/guest\.fd\. If the guest has started since, that is its own, and has'
+    )
 
 
 def test_definition_that_libvirt_refuses_is_refused_with_its_reason(source, destination):
