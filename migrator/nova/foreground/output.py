@@ -65,7 +65,7 @@ def say(text: str) -> None:
 
 
 def _forget_stdout() -> None:
-    """Let what is still in the buffer of stdout go nowhere, so that the end of the process does not fail by it."""
+    """Let what is left in the buffer of stdout go nowhere, so that the end of the process does not fail."""
     with contextlib.suppress(OSError, ValueError):  # it may be no file, as in a test
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

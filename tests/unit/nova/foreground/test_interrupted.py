@@ -23,7 +23,7 @@ def killed(operator, nova):
     return operator.json('list')['drains'][0]['uuid']
 
 
-def test_drain_that_no_process_runs_is_interrupted_and_promises_no_end(operator, killed):
+def test_drain_that_no_process_runs_is_interrupted_and_shows_no_end(operator, killed):
     status, out = operator.run('list')
     assert status == 0
     assert 'interrupted: 0 of 2 moved' in out
