@@ -73,6 +73,11 @@ class EvacuatingDriver(HostDriver):
             self._incoming.begin(instance.uuid)
             flags = libvirt.VIR_DOMAIN_START_PAUSED if instance.power_state == _PAUSED else 0
             self._start('evacuate', instance, migrate_data, instance.vm_state != 'stopped', flags)
+            if migrate_data.source.get('saved'):
+                LOG.warning(
+                    'Lost the saved state (virsh managedsave) of guest %(guest)s, which only %(host)s had',
+                    {'guest': instance.uuid, 'host': instance.host},
+                )
         self._persist('evacuate', instance, migrate_data)
         self._incoming.keep(instance.uuid)
 
@@ -235,6 +240,7 @@ def describe(
         'password': complete != definition,
         'persistent': bool(domain.isPersistent()),
         'autostart': bool(domain.autostart()),
+        'saved': bool(domain.hasManagedSaveImage(0)),
         'files': files,
         'files_read': [vars(disk) for disk in read_only],
         'own_addresses': consoles.own(conf, definition),

@@ -366,6 +366,15 @@ def test_console_at_an_address_of_the_source_listens_at_that_of_the_destination(
     assert (arrived.xml.count('198.51.100.2'), arrived.xml.count('198.51.100.1')) == (2, 0)
 
 
+def test_saved_state_that_is_lost_is_logged(source, destination, caplog):
+    driver, libvirtd = source
+    libvirtd.domains[:] = [Domain(libvirtd, definition(), True)]
+    libvirtd.domains[0].obstacle = 'saved'
+    data = LiveMigrateData(source=json.loads(json.dumps(driver.get_definition(INSTANCE.uuid))))
+    destination[0].evacuate(INSTANCE.replace(vm_state='stopped'), data)
+    assert f'Lost the saved state (virsh managedsave) of guest {INSTANCE.uuid}, which only alpha had' in caplog.text
+
+
 def test_transient_guest_stays_transient(source, destination):
     destination[0].evacuate(INSTANCE, described(source, definition(), persistent=False))
     assert [domain.persistent for domain in destination[1].domains] == [False]
