@@ -75,7 +75,7 @@ class EvacuatingDriver(HostDriver):
             self._start('evacuate', instance, migrate_data, instance.vm_state != 'stopped', flags)
             if migrate_data.source.get('saved'):
                 LOG.warning(
-                    'Lost the saved state (virsh managedsave) of guest %(guest)s, which only %(host)s had',
+                    'Lost the saved memory of guest %(guest)s, which only %(host)s had',
                     {'guest': instance.uuid, 'host': instance.host},
                 )
         self._persist('evacuate', instance, migrate_data)

@@ -372,7 +372,7 @@ def test_saved_state_that_is_lost_is_logged(source, destination, caplog):
     libvirtd.domains[0].obstacle = 'saved'
     data = LiveMigrateData(source=json.loads(json.dumps(driver.get_definition(INSTANCE.uuid))))
     destination[0].evacuate(INSTANCE.replace(vm_state='stopped'), data)
-    assert f'Lost the saved state (virsh managedsave) of guest {INSTANCE.uuid}, which only alpha had' in caplog.text
+    assert f'Lost the saved memory of guest {INSTANCE.uuid}, which only alpha had' in caplog.text
 
 
 def test_transient_guest_stays_transient(source, destination):
