@@ -366,7 +366,9 @@ class LibvirtDriver(ResizingDriver):
         with self._reaching(phase, there) as destination:
             for disk, draft in copied:
                 if disk.identity and identity.fingerprint(disk.path) != disk.identity:
-                    reason = f'{disk.path} (disk {disk.target}) has changed since the check: request it again'
+                    reason = (
+                        f'{disk.path} (disk {disk.target}) has changed since the check: request the migration again'
+                    )
                     raise exception.DriverError(host=self.host, phase=phase, reason=reason)
                 self._send(phase, destination, instance, disk, draft, tuple(there['owner']), made=True)
 

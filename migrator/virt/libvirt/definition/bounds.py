@@ -113,9 +113,7 @@ class Bounds(Places):
             try:
                 paths = [path for path in chain_of(disk, in_use=True) if path != disk.path]
                 found = {path: why for path in paths if (why := self.not_a_backing(path))}
-                problem = next(
-                    (f'{path[:200]}, which backs it, {why}: {self.remedy()}' for path, why in found.items()), ''
-                )
+                problem = next((f'{path[:200]}, which backs it, {why}' for path, why in found.items()), '')
             except exception.DriverError as error:
                 problem = f'{error}: provide there what it needs, or move it away there'
             if problem:
@@ -144,8 +142,8 @@ class Bounds(Places):
                 problem = 'is no plain path'
             elif '..' in path.split('/') or path.endswith('/'):
                 problem = 'is no plain path: define the disk with its path without ..'
-            elif problem := self.not_a_file(path, target == 'nvram'):
-                problem = f'{problem}: {self.remedy()}'
+            else:
+                problem = self.refusal(path, target == 'nvram')
             if problem:
                 raise exception.MigrationPreCheckError(
                     reason=f'host {self.host} makes no copy of disk {str(target)[:64]!r} of guest {instance.uuid}, '

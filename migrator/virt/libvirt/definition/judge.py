@@ -99,9 +99,8 @@ class Judge:
                     yield f'it has {key}, and only {", ".join(rule)} are allowed: {self._remedy(key)}'
             elif rule is not None:
                 if problem := self._problem(rule, value, line):
-                    remedy = self._places.remedy(rule is Kind.PROGRAM) if rule in _LISTED else self._remedy(there)
-                    remedy = _USE_ANOTHER if rule is Kind.BLOCK else remedy
-                    yield f'{there} is {value[:200]!r}, which {problem}: {remedy}'
+                    remedy = f': {self._remedy(there)}' if rule in _BY_PART else ''
+                    yield f'{there} is {value[:200]!r}, which {problem}{remedy}'
             elif (name or '.') in words:
                 if '/' in value:
                     yield f'{there} is {value[:200]!r}, which could name a file: {self._remedy(there)}'
@@ -126,59 +125,60 @@ class Judge:
             f'{self._places.host}'
         )
 
-    # --- one for each kind that is more than a pattern ---------------------------------------------------------------
+    # --- one for each kind that is more than a pattern: why a value is refused, and what to do -----------------------
 
     def _disk(self, value: str, _line: Sequence[ElementTree.Element]) -> str:
-        return self._places.not_a_file(value)
+        return self._places.refusal(value)
 
     def _block(self, value: str, _line: Sequence[ElementTree.Element]) -> str:
         mode = mode_of(value)
         if mode is None and os.path.isabs(value):
             return ''
         if mode is None or not stat.S_ISBLK(mode) or not os.path.realpath(value).startswith('/dev/'):
-            return 'is no block device below /dev'
+            return f'is no block device below /dev: {_USE_ANOTHER}'
         problem = _differs(value, self._files.get(value))
-        return f'cannot be shown to be the same device: {problem}' if problem else ''
+        return f'cannot be shown to be the same device: {problem}: {_USE_ANOTHER}' if problem else ''
 
     def _nvram(self, value: str, _line: Sequence[ElementTree.Element]) -> str:
-        return self._places.not_a_file(value, is_nvram=True)
+        return self._places.refusal(value, is_nvram=True)
 
     def _firmware(self, value: str, line: Sequence[ElementTree.Element]) -> str:
         element, real = line[-1], os.path.realpath(value)
         is_read = element.tag == 'nvram' or element.get('type') == 'rom' or element.get('readonly') == 'yes'
         if not is_read:
-            return "is a loader without readonly='yes', to which the guest would write"
+            return "is a loader to which the guest would write: define it with readonly='yes'"
         loaders = self._places.loaders(self._root) if os.path.isabs(value) else set()
         # Libvirt lists no templates of NVRAM. Those of a firmware are beside it.
         beside = element.tag == 'nvram' and os.path.dirname(real) in {os.path.dirname(each) for each in loaders}
         if (beside or real in loaders) and is_regular(value):
             return ''
-        problem = self._places.not_a_file(value)
-        return problem and f'{problem}, and is no firmware that libvirt of {self._places.host} lists'
+        refusal = self._places.refusal(value)
+        return refusal and f'is no firmware that libvirt of {self._places.host} lists, and {refusal}'
 
     def _log(self, value: str, _line: Sequence[ElementTree.Element]) -> str:
-        if problem := self._places.not_a_file(value):
-            return problem
+        if refusal := self._places.refusal(value):
+            return refusal
         # Otherwise it could be a disk.
-        return '' if value.endswith('.log') else 'does not have the name of a log, which ends in .log'
+        return '' if value.endswith('.log') else 'is not named as a log: use a name that ends in .log'
 
     def _socket(self, value: str, line: Sequence[ElementTree.Element]) -> str:
         element = line[-1]
         if not os.path.isabs(value):
-            return 'is no absolute path'
+            return 'is no absolute path: use one'
         # Libvirt removes what is in the place of a socket.
         mode = mode_of(value)
         if mode is not None and not stat.S_ISSOCK(mode):
-            return 'is no socket'
+            return 'is no socket: use another path'
         if self._places.is_listed(value):
             return ''
         if element.get('mode') not in ('bind', 'server') and element.tag not in ('graphics', 'listen'):
-            return 'is a socket to which QEMU would connect, and is not allowed'
+            return f'is a socket to which QEMU would connect, and is not allowed: {self._places.remedy()}'
         if os.path.dirname(os.path.realpath(value)) == _SOCKETS_OF_NOVA and value.endswith('.sock'):
             return ''
         if any(identity.is_below(value, each) for each in _SOCKETS) or self._places.is_within(value):
             return ''
-        return f'is neither in a directory for sockets of libvirt ({", ".join(_SOCKETS)}), nor allowed'
+        where = ', '.join(_SOCKETS)
+        return f'is neither in a directory for sockets of libvirt ({where}), nor allowed: {self._places.remedy()}'
 
     def _character(self, value: str, line: Sequence[ElementTree.Element]) -> str:
         device = line[-2] if line[-1].tag == 'source' else line[-1]
@@ -187,7 +187,9 @@ class Judge:
             return self._log(value, line)
         if kind == 'unix':
             return self._socket(value, line)
-        return '' if kind == 'pty' and _PTY.fullmatch(value) else f'is no path for a device of type {kind}'
+        if kind == 'pty' and _PTY.fullmatch(value):
+            return ''
+        return f'is no path for a device of type {kind}: define the device without it'
 
     def _address(self, value: str, line: Sequence[ElementTree.Element]) -> str:
         # An address of the source becomes that of this host.
@@ -198,12 +200,13 @@ class Judge:
         real = os.path.realpath(value)
         if os.path.isabs(value) and (real in self._places.emulators or self._places.is_listed(value, itself=True)):
             return ''
-        return f'is no emulator that libvirt of {self._places.host} lists, and not allowed itself'
+        remedy = self._places.remedy(itself=True)
+        return f'is no emulator that libvirt of {self._places.host} lists, and not allowed itself: {remedy}'
 
     def _ceph(self, value: str, _line: Sequence[ElementTree.Element]) -> str:
         if os.path.isabs(value) and (identity.is_below(value, _CEPH) or self._places.is_listed(value)):
             return ''
-        return f'is neither below {_CEPH}, nor allowed'
+        return f'is neither below {_CEPH}, nor allowed: {self._places.remedy()}'
 
 
 _JUDGES: dict[Kind, Callable[[Judge, str, Sequence[ElementTree.Element]], str]] = {
@@ -218,8 +221,8 @@ _JUDGES: dict[Kind, Callable[[Judge, str, Sequence[ElementTree.Element]], str]] 
     Kind.PROGRAM: Judge._program,
     Kind.CEPH: Judge._ceph,
 }
-#: The kinds that [libvirt] allowed_paths can add to.
-_LISTED = (Kind.DISK, Kind.NVRAM, Kind.FIRMWARE, Kind.LOG, Kind.SOCKET, Kind.CHARACTER, Kind.PROGRAM, Kind.CEPH)
+#: The kinds that [libvirt] allowed_parts adds to. The judges of the others return what to do.
+_BY_PART = (*_PATTERNS, Kind.ADDRESS)
 
 
 def _tag(element: ElementTree.Element) -> str:

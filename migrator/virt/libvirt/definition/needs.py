@@ -294,7 +294,8 @@ def _has(host: str, instance: Instance, disk: storage.Disk) -> bool:
         found = identity.fingerprint(disk.path) if disk.kind == 'file' else identity.device_of(disk.path)
     except OSError as error:
         raise exception.MigrationPreCheckError(
-            reason=f'host {host} cannot read {disk.path} of guest {instance.uuid}: {error}'
+            reason=f'host {host} cannot read {disk.path} of guest {instance.uuid}: {error}: make it readable for '
+            'migrator-compute there'
         ) from error
     if disk.identity and found != disk.identity:
         raise exception.MigrationPreCheckError(

@@ -50,19 +50,29 @@ class Places:
             return f'is neither below instances_path ({self._instances_path}), nor in a storage pool, nor allowed'
         return '' if is_regular(path) else 'is no file'
 
+    def refusal(self, path: str, is_nvram: bool = False) -> str:
+        """Return what :meth:`not_a_file` returns, with what an operator can do."""
+        problem = self.not_a_file(path, is_nvram)
+        if not problem:
+            return ''
+        if not os.path.isabs(path):
+            return f'{problem}: use an absolute path'
+        # To list what is no regular file would not help.
+        return f'{problem}: {self.remedy() if is_regular(path) else "use another path"}'
+
     def outside(self, disks: Iterable[storage.Disk]) -> dict[str, str]:
         """Return why disks are no files that a guest of another host may have here: path -> the reason."""
         reasons = {disk.path: self.not_a_file(disk.path, disk.target == 'nvram') for disk in disks}
         return {path: reason for path, reason in reasons.items() if reason}
 
     def not_a_backing(self, path: str) -> str:
-        """Return why a path may not back a disk of a guest of another host, or ''.
+        """Return why a path may not back a disk of a guest of another host and what to do, or ''.
 
         A block device may. Its identity is compared with that at the source.
         """
         mode = mode_of(path)
         is_device = mode is not None and stat.S_ISBLK(mode) and os.path.realpath(path).startswith('/dev/')
-        return '' if is_device else self.not_a_file(path)
+        return '' if is_device else self.refusal(path)
 
     def is_within(self, path: str) -> bool:
         """Return whether a path is where guests have files, after all symbolic links are resolved."""

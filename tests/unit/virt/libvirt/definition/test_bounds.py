@@ -174,11 +174,14 @@ QEMU = "<domain xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>{}</doma
         ("<disk type='file' device='floppy'><source file='{0}/other/disk'/></disk>", 'devices/disk@device=floppy'),
         ("<disk type='block' device='lun' rawio='yes'/>", 'devices/disk@rawio=yes'),
         ("<disk><source><seclabel model='dac'><label>0:0</label></seclabel></source></disk>", 'seclabel/label'),
-        ("<serial type='file'><source path='{0}/other/disk'/></serial>", r'ends in \.log'),
+        ("<serial type='file'><source path='{0}/other/disk'/></serial>", r'as a log: use a name that ends in \.log$'),
         ("<serial type='dev'><source path='/dev/sda'/></serial>", 'devices/serial@type=dev'),
         ("<channel type='unix'><source mode='connect' path='/run/docker.sock'/></channel>", 'would connect'),
         ("<channel type='unix'><source mode='connect' path='{0}/a.sock'/></channel>", 'would connect'),
-        ("<channel type='unix'><source mode='bind' path='{0}/pipe'/></channel>", 'is no socket'),
+        ("<channel type='unix'><source mode='bind' path='{0}/pipe'/></channel>", 'is no socket: use another path$'),
+        ("<serial type='tcp'><source path='{0}/a.log'/></serial>", 'type tcp: define the device without it$'),
+        ("<disk type='file'><source file='{0}/pipe'/></disk>", 'is no file: use another path$'),
+        ("<disk type='file'><source file='disk'/></disk>", 'is no absolute path: use an absolute path$'),
         ("<serial type='tcp'><source mode='connect' host='127.0.0.1' service='16509'/></serial>", 'no address of beta'),
         ("<serial type='tcp'><source mode='bind' host='198.51.100.1' service='1'/></serial>", 'no address of beta'),
         ("<interface type='ethernet'><script path='/x'/></interface>", 'allowed_parts of beta'),
@@ -253,7 +256,7 @@ def test_firmware_is_what_libvirt_lists_and_never_written(host, images, tmp_path
     host[1].loaders = [str(code)]
     judge(host, loader.format('yes', code))
     judge(host, nvram)
-    refused(host, loader.format('no', code), 'to which the guest would write')
+    refused(host, loader.format('no', code), "to which the guest would write: define it with readonly='yes'$")
     refused(host, loader.format('no', images / 'disk'), 'to which the guest would write')
 
 
