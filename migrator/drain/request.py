@@ -95,7 +95,7 @@ FIELDS = (
     Field(
         'locked',
         Kind.CHOICE,
-        'whether {guest}s that are locked stay, as by default, or move: only an administrator may have them moved',
+        'what becomes of {guest}s that are locked: stay, the default, or move, which only an administrator may choose',
         choices=tuple(one.value for one in Locked),
     ),
 )

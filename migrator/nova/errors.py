@@ -29,7 +29,7 @@ class NovaUntrusted(NovaUnreachable):
     """The TLS certificate of Nova or Keystone cannot be verified."""
 
     msg_fmt = (
-        'The TLS certificate is not trusted ({reason}): name its CA by --os-cacert, OS_CACERT, or cacert in '
+        'The TLS certificate is not trusted ({reason}): name its CA by OS_CACERT, or by cacert in '
         'clouds.yaml; in migrator.conf by cafile in the section [nova].'
     )
 

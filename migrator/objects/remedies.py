@@ -199,7 +199,7 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
         _K.RETRY_CLEANUP: _row('{command}', '{manage} cleanup retry {cleanup}'),
         _K.WAIT_FOR_CLEANUP: _row('when "{command}" no longer shows the cleanup', 'migrator-manage cleanup list'),
         _K.UNLOCK: _row(
-            'Request the drain with --locked move, or unlock it: {command}.', 'openstack server unlock {guest}'
+            'Drain the host with --locked move, or unlock the guest: {command}.', 'openstack server unlock {guest}'
         ),
         _K.EVACUATE: _row(
             'If the host is dead and fenced, evacuate the guest: {command}.', 'openstack server evacuate {guest}',

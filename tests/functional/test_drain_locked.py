@@ -43,5 +43,5 @@ def test_guest_that_is_unlocked_in_time_leaves(cloud):
 def test_user_who_may_drain_and_is_no_administrator_moves_no_locked_guest(cloud, tmp_path):
     use_policies(cloud, tmp_path, {'migrator:drains:create': '@'})
     body = {'host': 'host1', 'locked': 'move'}
-    refused(cloud.request('POST', DRAINS, body, token='bob:shop'), 403, 'locked', 'only an administrator')
+    refused(cloud.request('POST', DRAINS, body, token='bob:shop'), 403, 'locked', 'Only an administrator')
     assert cloud.request('GET', DRAINS).json['drains'] == []

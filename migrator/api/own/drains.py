@@ -240,8 +240,7 @@ def _accept(request: Request, drain: Drain, has_moved: Sequence[Member] = ()) ->
     rows, context = request.services.database.drains, request.context
     if drain.locked == Locked.MOVE and not context.is_admin:
         raise exception.Forbidden(
-            'Invalid input for locked: only an administrator may have guests moved that are locked, as in nova. Leave '
-            'it out, or ask one.'
+            'Only an administrator may have guests moved that are locked. Leave locked out, or ask an administrator.'
         )
     drain = drain.replace(requested_by=context.user_id, project_id=context.project_id, request_id=request.request_id)
     rows.accept(drain, has_service=not uses_nova(request.services.conf), moved=has_moved)

@@ -21,7 +21,7 @@ _SHOWN = 2000
 def run(asked: Session, uuid: str) -> int:
     """Let another process run a drain, and return once it does.
 
-    It has a session of its own, so that no terminal ends it, and writes its events to a log beside the state.
+    That process has a session of its own, so that no terminal ends it, and writes its events to a log beside the state.
 
     :returns: 0; 1 if it has ended before it ran the drain.
     """
@@ -43,21 +43,24 @@ def run(asked: Session, uuid: str) -> int:
         with path.open('rb') as file:
             file.seek(began)
             text = file.read(_SHOWN).decode(errors='replace')
-        # It says so once it has the drain and the cloud. One that had little to do may have ended.
+        # The process writes this once it has the drain and the cloud. One that had little to do may have ended.
         if f'Drain {uuid} of' in text or process.returncode == command.RIGHT:
             break
         if process.returncode is not None:
-            sys.stderr.write(f'{PROG}: the process that runs the drain has ended. It wrote to {path}:\n{text}')
+            sys.stderr.write(
+                f'{PROG}: the process that runs the drain has ended. It wrote to {path}:\n{text.rstrip()}\n'
+                f'To try again: {" ".join([asked.command, "resume", uuid, *spread, "--detach"])}\n'
+            )
             return command.WRONG
     else:
-        sys.stderr.write(f'{PROG}: process {process.pid} does not run the drain yet. Look at {path}.\n')
+        sys.stderr.write(f'{PROG}: process {process.pid} does not run drain {uuid} yet. Look at {path}.\n')
         return command.WRONG
     found = asked.database.drains.get(uuid)
     lines = [f'Process {process.pid} runs drain {uuid} of {found.host}, and writes to {path}.']
     if asked.connect is None and (ends := asked.where.lasts_until) is not None:
         lines.append(
-            f'Its credentials cannot be renewed, and end at {command.moment(ends)} UTC. After that it waits: end '
-            'it, and resume the drain with new ones.'
+            f'Its credentials cannot be renewed, and end at {command.moment(ends)} UTC. Then the drain waits: end the '
+            f'process (kill {process.pid}), and resume the drain with new credentials.'
         )
     lines += [f'To see it:   {asked.command} watch {uuid}', f'To pause it: {asked.command} pause {uuid}']
     asked.answer({'drain': uuid, 'pid': process.pid, 'log': str(path)}, '\n'.join(lines))

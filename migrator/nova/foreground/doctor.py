@@ -30,8 +30,8 @@ _WITH_TASK = ('accepted', 'queued', 'preparing', 'pre-migrating', 'migrating', '
 _ROWS, _NAMED = 200, 20
 _COLUMNS = ('', 'CHECK', 'FOUND', 'WHAT TO DO')
 _TWO_RECORDS = (
-    'Find out which one its nova-compute updates. Do not delete the other one while the host has guests: Nova would '
-    "also remove the host's resource provider."
+    'Find out which one its nova-compute updates ({command}). Do not delete the other one while the host has guests: '
+    "Nova would also remove the host's resource provider."
 )
 
 
@@ -98,16 +98,20 @@ def _of_cloud(asked: Session) -> Iterator[Finding]:
     found = asked.where
     yield Finding('clouds.yaml', _where(found))
     if found.identity is not None:
-        who, roles = found.identity, ', '.join(sorted(found.identity.roles)) or 'no role'
+        who, roles = found.identity, ', '.join(sorted(found.identity.roles)) or 'none'
         at = f'in project {who.project}' if who.project else 'in no project'
-        text = f'{who.url} knows {who.user or "the user"} {at}, with {roles}.'
-        remedy = '' if 'admin' in who.roles else 'Nova lets only the role admin do this, unless its policy was changed.'
+        text = f'{who.url} knows {who.user or "the user"} {at}, with the roles: {roles}.'
+        remedy = (
+            '' if 'admin' in who.roles else 'Name a cloud whose user has the role admin: Nova requires it by default.'
+        )
         yield Finding('identity', text, 'admin' in who.roles, remedy)
 
 
 def _where(found: Cloud) -> str:
     file = found.file
-    read = f'{file.path} has the clouds {", ".join(file.clouds) or "none"}.' if file.path else 'No file was found.'
+    read = (
+        f'{file.path} has the clouds {", ".join(file.clouds) or "none"}.' if file.path else 'No clouds.yaml was found.'
+    )
     name = f'Cloud {found.name}' if found.name else 'The cloud of the OS_* variables, or the only one of the file'
     return f'{read} {name}, region {found.region or "not named"}: {found.endpoint}'
 
@@ -167,7 +171,7 @@ def _cells(services: Sequence[Service]) -> Iterator[Finding]:
     """Yield the hosts in cells that do not answer, as one finding."""
     hosts = sorted({one.host for one in services if one.status == 'UNKNOWN'})
     if hosts:
-        text = f'The database of the cell of {_few(hosts)} does not answer, and lists lack its guests.'
+        text = f'The database of the cell of {_few(hosts)} does not answer, so lists of Nova lack its guests.'
         yield Finding('cells', text, False, 'Look at the database of the cell, and at its nova-conductor.')
     else:
         yield Finding('cells', 'Each one answers.')
@@ -179,7 +183,8 @@ def _records(services: Sequence[Service]) -> Iterator[Finding]:
     for host in sorted(host for host, count in each.items() if count > 1):
         mine = [f'{one.id} ({one.state or one.status})' for one in services if one.host == host]
         text = f'{host} has {len(mine)} records of nova-compute: {" and ".join(mine)}.'
-        yield Finding('records', text, False, _TWO_RECORDS)
+        remedy = _TWO_RECORDS.format(command=remedies.command(remedies.Kind.LIST_SERVICES))
+        yield Finding('records', text, False, remedy)
 
 
 def _forgotten(nova: Nova, rows: Sequence[NovaMigration]) -> Iterator[Finding]:

@@ -242,7 +242,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     disks.add_argument('--rebuild-from-image', action='store_true', help=help_)
     help_ = 'start those that ran; without it Nova leaves them shut off (from microversion 2.95 on)'
     parser.add_argument('--start', action='store_true', help=help_)
-    drain_request.add(parser, without=['host', *drain_request.NOT_BY_NOVA])
+    # Nova evacuates a guest that is locked, too.
+    drain_request.add(parser, without=['host', 'locked', *drain_request.NOT_BY_NOVA])
 
 
 def _command_line(text: str) -> str:

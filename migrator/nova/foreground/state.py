@@ -62,7 +62,7 @@ def settled(
     files = sorted({path.resolve(), *(one.resolve() for one in earlier)})
     if len(files) > 1:
         found = ', '.join(map(str, files))
-        detail = 'look at each with --state FILE list, end its drains, and move all but one to another folder'
+        detail = 'look at each (migrator-drain --state FILE list), end its drains, and move all but one away'
         raise exception.ConfigurationError(f'The drains of this cloud are in more than one file ({found}): {detail}.')
     return files[0]
 

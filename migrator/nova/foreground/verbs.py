@@ -149,7 +149,7 @@ def _spread(parser: argparse.ArgumentParser) -> None:
 
 
 def _detach(parser: argparse.ArgumentParser) -> None:
-    help_ = 'let a process of its own run the drain, which goes on when this terminal is closed, and return at once'
+    help_ = 'return once a process of its own runs the drain; that goes on when this terminal is closed'
     parser.add_argument('--detach', action='store_true', help=help_)
 
 

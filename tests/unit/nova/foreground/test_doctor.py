@@ -52,7 +52,7 @@ def test_cell_that_does_not_answer_is_named_by_its_hosts(operator, nova):
     nova.second_cell = {'host3'}
     nova.leaves_out = lambda path: path == '/os-services'
     assert [(check, found) for check, found, _ in wrong(operator)] == [
-        ('cells', 'The database of the cell of host3 does not answer, and lists lack its guests.')
+        ('cells', 'The database of the cell of host3 does not answer, so lists of Nova lack its guests.')
     ]
 
 
@@ -148,7 +148,7 @@ def test_file_clouds_region_and_role_are_shown(cloud, tmp_path):
     _, found = cloud(cloud_variants.clouds('unversioned'))
     file = f'{tmp_path}/clouds.yaml has the clouds mine. Cloud mine, region RegionOne: '
     assert found['clouds.yaml']['found'].startswith(file)
-    assert found['identity']['found'].endswith('/identity knows unversioned in project admin, with admin.')
+    assert found['identity']['found'].endswith('/identity knows unversioned in project admin, with the roles: admin.')
     assert found['Nova']['is_right']
     assert not (tmp_path / 'state').exists()
 
@@ -156,7 +156,7 @@ def test_file_clouds_region_and_role_are_shown(cloud, tmp_path):
 def test_user_without_the_role_admin_is_wrong(cloud):
     status, found = cloud(cloud_variants.clouds('reader'))
     assert (status, found['identity']['is_right']) == (1, False)
-    assert 'with member, reader.' in found['identity']['found']
+    assert 'with the roles: member, reader.' in found['identity']['found']
     assert 'role admin' in found['identity']['remedy']
 
 

@@ -104,6 +104,9 @@ def test_process_that_cannot_run_a_detached_drain_is_reported_with_its_log(opera
     log = next(operator.path.parent.glob('*.log'))
     assert f'the process that runs the drain has ended. It wrote to {log}:' in operator.err
     assert 'Name a cloud as for the openstack client' in operator.err
+    last = operator.err.splitlines()[-1]
     assert log.stat().st_mode & 0o777 == 0o600
     assert operator.json('list')['drains'][0]['status'] == 'interrupted'
+    assert last.startswith('To try again: migrator-drain ')
+    assert last.endswith(f' resume {operator.json("list")["drains"][0]["uuid"]} --detach')
     assert operator.run('resume')[0] == 0

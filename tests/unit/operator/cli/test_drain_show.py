@@ -52,7 +52,7 @@ def test_guest_that_is_left_is_shown_once_with_its_command(site):
     head, line, command, *checks, stays, again, report = site.shown('host1')
     assert head == f'Drain {uuid} of host1: incomplete: 1 of 2 left.'
     assert (line, command) == (
-        f'{guest}: blocked. It is locked by its owner. Request the drain with --locked move, or unlock it:',
+        f'{guest}: blocked. It is locked by its owner. Drain the host with --locked move, or unlock the guest:',
         f'    {UNLOCK} {site.locked.uuid}',
     )
     assert checks == [
@@ -71,7 +71,7 @@ def test_guest_that_is_left_is_shown_once_with_its_command(site):
     (listed,) = site.operator.json('drain', 'list')['drains']
     assert 'guests at the hypervisor' not in listed['message']
     assert (
-        f'locked: It is locked by its owner. Request the drain with --locked move, or unlock it: {UNLOCK}'
+        f'locked: It is locked by its owner. Drain the host with --locked move, or unlock the guest: {UNLOCK}'
         in listed['message']
     )
 
@@ -158,8 +158,8 @@ def test_running_drain_shows_the_reasons_of_guests_below_the_table(site):
     (header,) = (number for number, line in enumerate(shown) if line.startswith('GUEST'))
     assert 'REASON' not in shown[header]
     assert shown[header + 3 :] == [
-        f'locked ({site.locked.uuid}): blocked. It is locked by its owner. Request the drain with --locked move, or '
-        'unlock it:',
+        f'locked ({site.locked.uuid}): blocked. It is locked by its owner. Drain the host with --locked move, or '
+        'unlock the guest:',
         f'    {UNLOCK} {site.locked.uuid}',
     ]
     site.cloud.wait()
