@@ -257,8 +257,8 @@ A list of directories, and of single files, with absolute paths; default
 /var/lib/libvirt/images,/var/lib/libvirt/boot,/var/lib/nova/mnt.
 Evacuations and cold migrations start a guest from the definition that its source has reported. It may name files below
 instances_path, in storage pools and in these places, and no other. Migrations that copy disks make files only there.
-A file that is an emulator has to be listed itself. Name no directory whose files other programs believe. It is read at
-each check.
+A file that is an emulator has to be listed itself. List no directory whose files other programs trust. The option is
+read at each check.
 """,
     ),
     cfg.ListOpt(
@@ -271,8 +271,8 @@ Further parts that the definition of a guest that comes from another host may ha
 A list of paths of elements in libvirt's domain XML, below domain, each with all that is below it; default: empty. An
 attribute is written after @, with its value after = if only that one is meant. For example
 qemu:commandline,devices/interface@type=user. Evacuations and cold migrations refuse what could harm this host, and what
-is not known. The refusal names the part as it is written here. With qemu:commandline and the like, the source of a
-guest can run what it likes at this host. It is read at each check.
+migrator does not know. The refusal names the part as it is written here. With qemu:commandline and the like, the source
+of a guest can run any program at this host. The option is read at each check.
 """,
     ),
     cfg.IntOpt(
