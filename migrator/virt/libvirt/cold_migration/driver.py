@@ -318,7 +318,8 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
                     if (facts.get('kind'), facts.get('path')) != (disk.kind, disk.path):
                         raise exception.MigrationPreCheckError(
                             reason=f'host {self.host} does not see {disk.path}, disk {disk.target} of guest '
-                            f'{instance.uuid}, and {instance.host} has described another disk: request the move again'
+                            f'{instance.uuid}, and {instance.host} has described another disk: request the '
+                            'migration again'
                         )
                     if facts['kept']:
                         raise exception.MigrationPreCheckError(
@@ -349,7 +350,9 @@ class ColdMigratingDriver(evacuation.EvacuatingDriver):
         mine = self.connection.call(phase, ask)
         for disk in copied:
             if disk.path not in mine:
-                raise self._error(phase, f'{disk.path} is no disk of guest {instance.uuid}: request the move again')
+                raise self._error(
+                    phase, f'{disk.path} is no disk of guest {instance.uuid}: request the migration again'
+                )
 
     def _remove_moved(self, phase: str, instance: Instance, copied: list[storage.Disk]) -> None:
         """Remove what is left of a guest that has moved to another host.

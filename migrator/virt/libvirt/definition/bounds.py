@@ -84,7 +84,7 @@ class Bounds(Places):
         """
         problem = self.problem(migrate_data.source, root)
         if (uuid := root.findtext('uuid')) != instance.uuid:
-            problem = f'it has the uuid {str(uuid)[:60]!r} there: request the move again'
+            problem = f'it has the uuid {str(uuid)[:60]!r} there: request the migration again'
         if problem is not None:
             raise exception.MigrationPreCheckError(
                 reason=f'host {self.host} does not start guest {instance.uuid} as {instance.host} has defined it: '

@@ -126,7 +126,7 @@ def why_unstartable(bounds: Bounds, source: Mapping[str, Any]) -> str | None:
     xml = ElementTree.fromstring(source['xml'])  # noqa: S314 -- libvirt wrote it
     why, problem = _why_bound(source, xml), bounds.problem(source, xml)
     if why is not None:
-        return f'it {why}: remove that part from its definition'
+        return f'it {why}: remove that part from its definition, if the guest can do without it'
     if problem is None:
         return None
     return f'a host with the options of {bounds.host} would refuse its definition: {problem}'
