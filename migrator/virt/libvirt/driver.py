@@ -235,10 +235,8 @@ class LibvirtDriver(ResizingDriver):
                 self._remove_drafts('pre_live_migration', instance, draft)
             drafts[disk.target] = self._incoming.receive(instance.uuid, disk, draft)
         token.raise_if_cancelled()
-        # The definition has been judged. The source has its own, so that it need not travel again.
-        source = {name: value for name, value in migrate_data.source.items() if name != 'xml'}
         ready = {'ready': True, 'copies': drafts, 'owner': [os.geteuid(), os.getegid()]}
-        return migrate_data.replace(source=source, destination={**migrate_data.destination, **ready})
+        return migrate_data.replace(destination={**migrate_data.destination, **ready})
 
     @on_disk
     def live_migration(
