@@ -28,7 +28,7 @@ from migrator.virt.libvirt.cold_migration.here import ResizingDriver
 from migrator.virt.libvirt.definition import consoles
 from migrator.virt.libvirt.definition.bounds import Bounds, read
 from migrator.virt.libvirt.definition.disks import files_read, volumes_of, volumes_read
-from migrator.virt.libvirt.definition.needs import files_of, missing_files
+from migrator.virt.libvirt.definition.needs import missing_files, paths_seen
 from migrator.virt.libvirt.definition.obstacles import refuse_merging, why_immovable
 from migrator.virt.libvirt.host import host_cpu, host_uuid
 
@@ -183,6 +183,7 @@ class LibvirtDriver(ResizingDriver):
                 'xml': facts['xml'],
                 'files_read': [vars(disk) for disk in read_only],
                 'own_addresses': consoles.own(self.conf, facts['xml'], facts['later']),
+                'seen': paths_seen(facts['xml']),
             },
         )
 
@@ -347,10 +348,9 @@ class LibvirtDriver(ResizingDriver):
         """Return the files of a guest that this host lacks; see :func:`.needs.missing_files`."""
         read(instance, source)
         here = consoles.moved(source['xml'], source.get('own_addresses', ()), consoles.of_host(self.conf))
-        files = files_of(source)
 
         def ask(connection: Any) -> list[storage.Disk]:
-            return missing_files(connection, Bounds(self.conf, connection), instance, here, files, made)
+            return missing_files(connection, Bounds(self.conf, connection), instance, here, source, made)
 
         return self.connection.call(phase, ask)
 

@@ -31,7 +31,7 @@ from migrator.virt.libvirt.definition.disks import (
     volumes_read,
     writable_disks,
 )
-from migrator.virt.libvirt.definition.needs import check_definition, why_unstartable
+from migrator.virt.libvirt.definition.needs import check_definition, paths_seen, why_unstartable
 from migrator.virt.libvirt.definition.obstacles import why_immovable
 from migrator.virt.libvirt.guest import find_domain, remove_domain
 
@@ -244,6 +244,7 @@ def describe(
         'files': files,
         'files_read': [vars(disk) for disk in read_only],
         'own_addresses': consoles.own(conf, definition),
+        'seen': paths_seen(definition),
         'immovable': f'it {obstacle}' if obstacle is not None else None,
     }
     return found | {'unstartable': why_unstartable(Bounds(conf, connection), found)}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 from xml.etree import ElementTree
 
@@ -84,7 +84,7 @@ def check_definition(
         raise exception.MigrationPreCheckError(reason=f'guest {instance.uuid} {why}: {remedy}')
     bounds.refuse_definition(instance, migrate_data, xml)
     here = consoles.moved(definition, migrate_data.source.get('own_addresses', ()), addresses)
-    missing = missing_files(connection, bounds, instance, here, files_of(migrate_data.source))
+    missing = missing_files(connection, bounds, instance, here, migrate_data.source)
     disks = _accepted(connection, host, instance, lambda: writable_disks(connection, definition))
     absent = [disk for disk in disks if migrate_data.source['files'].get(disk.path, {}).get('absent')]
     for disk in absent:
@@ -145,7 +145,7 @@ def missing_files(
     bounds: Bounds,
     instance: Instance,
     definition: str,
-    files: Iterable[storage.Disk],
+    source: Mapping[str, Any],
     made: Collection[str] = (),
 ) -> list[storage.Disk]:
     """Return the files of a guest that can be copied to this host; refuse what else it lacks.
@@ -153,15 +153,16 @@ def missing_files(
     :param connection: a ``libvirt.virConnect``.
     :param bounds: those of this host.
     :param definition: of the guest, with the addresses of this host.
-    :param files: those that the guest only reads, as its source has reported them.
+    :param source: what its source has reported.
     :param made: the paths at which this host has made files for the guest, whose content is to come.
     :raises migrator.exception.MigrationPreCheckError: something else that the guest needs is missing here.
     """
     host, xml = bounds.host, ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
     _refuse_name(connection, host, instance, xml)
     _refuse_networks(connection, host, instance, xml)
-    _refuse_paths(bounds, instance, xml)
+    _refuse_paths(bounds, instance, xml, source)
     _refuse_sockets(host, instance, xml)
+    files = files_of(source)
     missing = [disk for disk in files if (disk.path in made or not _has(host, instance, disk)) and disk.copyable]
     refuse_unknown(connection, host, instance, definition)
     return missing
@@ -230,25 +231,44 @@ def _refuse_networks(connection: Any, host: str, instance: Instance, xml: Elemen
             )
 
 
-def _refuse_paths(bounds: Bounds, instance: Instance, xml: ElementTree.Element) -> None:
-    """Refuse a guest that uses a path, or makes a file in a directory, that this host does not have."""
+def paths_seen(definition: str) -> list[str]:
+    """Return the paths and directories that a guest needs and that this service sees. Its own host asks.
+
+    :param definition: of the guest.
+    """
+    xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
+    return sorted({path for path, _own, _what in _paths_needed(xml) if os.path.exists(path)})
+
+
+def _refuse_paths(bounds: Bounds, instance: Instance, xml: ElementTree.Element, source: Mapping[str, Any]) -> None:
+    """Refuse a guest that uses a path, or makes a file in a directory, that this host does not have.
+
+    A service in a container sees less than libvirt does: what the source's service does not see proves nothing here.
+    """
+    seen = source.get('seen') or []
+    for path, own, what in _paths_needed(xml):
+        # A directory of a log below instances_path is made before the guest starts.
+        is_made = what == 'log' and bounds.is_instances(own)
+        if path not in seen or is_made or os.path.exists(path):
+            continue
+        problem = (
+            f'{path}, {what} that guest {instance.uuid} needs: provide it there'
+            if path == own
+            else f'the directory {path}, in which guest {instance.uuid} has a {what}: make it there'
+        )
+        raise exception.MigrationPreCheckError(
+            reason=f'host {bounds.host} does not have {problem}, or choose another destination'
+        )
+
+
+def _paths_needed(xml: ElementTree.Element) -> Iterator[tuple[str, str, str]]:
+    """Yield each path that QEMU needs, the one in the definition that says so, and what that one is."""
     for place, (attribute, what) in _USED.items():
-        for path in _paths(xml, place, attribute):
-            if not os.path.exists(path):
-                raise exception.MigrationPreCheckError(
-                    reason=f'host {bounds.host} does not have {path}, {what} that guest {instance.uuid} needs: provide '
-                    'it there, or choose another destination'
-                )
+        yield from ((path, path, what) for path in _paths(xml, place, attribute))
     for place, (attribute, what) in _MADE.items():
         for path in _paths(xml, place, attribute):
-            directory = os.path.dirname(path)
-            # A directory of a log below instances_path is made before the guest starts.
-            is_made = what == 'log' and bounds.is_instances(path)
-            if directory and not is_made and not os.path.exists(directory):
-                raise exception.MigrationPreCheckError(
-                    reason=f'host {bounds.host} does not have the directory {directory}, in which guest '
-                    f'{instance.uuid} has a {what}: make it there, or choose another destination'
-                )
+            if directory := os.path.dirname(path):
+                yield directory, path, what
 
 
 def _paths(xml: ElementTree.Element, place: str, attribute: str) -> list[str]:

@@ -3,6 +3,7 @@
 """The evacuation of a guest, with a replacement of the daemon and of qemu-img."""
 
 import json
+import shutil
 import socket
 
 import pytest
@@ -241,29 +242,29 @@ def test_networks_and_files_that_the_host_has_are_no_obstacle(source, destinatio
             r'/none\.iso of guest .*: provide it there, or, for a CD, eject it',
         ),
         (
-            "<channel type='unix'><source mode='bind' path='/nowhere/agent'/></channel>",
-            'beta does not have the directory /nowhere, in which guest .* has a socket: make it there',
+            "<channel type='unix'><source mode='bind' path='{gone}/agent'/></channel>",
+            'beta does not have the directory {gone}, in which guest .* has a socket: make it there',
         ),
         (
-            "<graphics type='vnc'><listen type='socket' socket='/nowhere/vnc'/></graphics>",
-            'beta does not have the directory /nowhere, in which guest .* has a socket: make it there',
+            "<graphics type='vnc'><listen type='socket' socket='{gone}/vnc'/></graphics>",
+            'beta does not have the directory {gone}, in which guest .* has a socket: make it there',
         ),
         (
-            "<channel type='file'><source path='/nowhere/one.log'/></channel>",
-            'beta does not have the directory /nowhere, in which guest .* has a log: make it there',
+            "<channel type='file'><source path='{gone}/one.log'/></channel>",
+            'beta does not have the directory {gone}, in which guest .* has a log: make it there',
         ),
         (
-            "<serial type='pty'><log file='/nowhere/one.log'/></serial>",
-            'beta does not have the directory /nowhere, in which guest .* has a log: make it there',
+            "<serial type='pty'><log file='{gone}/one.log'/></serial>",
+            'beta does not have the directory {gone}, in which guest .* has a log: make it there',
         ),
         (
-            "<serial type='unix'><source mode='connect' path='/nowhere/one'/></serial>",
-            'beta does not have /nowhere/one, the socket that guest .* needs: provide it there',
+            "<serial type='unix'><source mode='connect' path='{gone}/one'/></serial>",
+            'beta does not have {gone}/one, the socket that guest .* needs: provide it there',
         ),
-        ("<serial type='pipe'><source path='/nowhere/one'/></serial>", 'beta does not have /nowhere/one, the pipe'),
+        ("<serial type='pipe'><source path='{gone}/one'/></serial>", 'beta does not have {gone}/one, the pipe'),
         (
-            "<rng model='virtio'><backend model='random'>/dev/none</backend></rng>",
-            'beta does not have /dev/none, the device that guest .* needs',
+            "<rng model='virtio'><backend model='random'>{gone}/one</backend></rng>",
+            'beta does not have {gone}/one, the device that guest .* needs',
         ),
         ("<interface type='bridge'><source bridge='none'/></interface>", 'beta does not have a bridge none, which'),
         ("<interface type='network'><source network='net'/></interface>", 'beta does not have an active network net'),
@@ -274,13 +275,22 @@ def test_networks_and_files_that_the_host_has_are_no_obstacle(source, destinatio
     ],
 )
 def test_guest_that_needs_what_the_destination_lacks_is_not_prepared_for_a_live_migration(
-    source, destination, devices, match
+    source, destination, tmp_path, devices, match
 ):
     driver, _libvirtd = destination
-    data = described(source, definition(devices))
-    with pytest.raises(exception.MigrationPreCheckError, match=match):
+    (gone := tmp_path / 'gone').mkdir()
+    (gone / 'one').touch()
+    data = described(source, definition(devices.replace('{gone}', str(gone))))
+    shutil.rmtree(gone)
+    with pytest.raises(exception.MigrationPreCheckError, match=match.replace('{gone}', str(gone))):
         driver.pre_live_migration(INSTANCE, data, driver_of_all.NeverCancelled())
     assert driver._records.list(records.INCOMING) == []
+
+
+def test_path_that_the_service_of_the_source_does_not_see_is_not_asked_of_the_destination(source, destination, images):
+    devices = f"<channel type='unix'><source mode='connect' path='{images}/none/socket'/></channel>"
+    destination[0].conf.set_override('allowed_parts', ['devices/channel/source@path'], group='libvirt')
+    destination[0].check_can_evacuate(INSTANCE, described(source, definition(devices)))
 
 
 def test_console_at_a_port_that_is_taken_is_refused(source, destination):
