@@ -24,7 +24,7 @@ from migrator.db.guests import definitions, differences
 from migrator.db.sql import beginnings, columns
 from migrator.db.sql.engine import Engine, OneSession, retried
 from migrator.drain import forecast
-from migrator.objects import FINAL, STOPPED, Flavor, Migration
+from migrator.objects import FINAL, Flavor, Migration
 from migrator.objects.drain import Direction, Drain, Member, MemberStatus
 
 _T, _L = models.MIGRATIONS, models.SAGA_LOG
@@ -146,9 +146,10 @@ class Database:
         """Return the members of a drain that move while they are shut off, and those that wait for that."""
         if drain.ended or not drain.include_stopped:
             return {}
-        waiting = [one.instance_uuid for one in members if one.status == MemberStatus.WAITING]
-        found = self.instances.list({'uuid': waiting, 'vm_state': STOPPED}) if waiting else []
-        cold = {one.uuid for one in found} | {row.instance_uuid for row in rows if row.is_cold and row.in_progress}
+        cold = {row.instance_uuid for row in rows if row.is_cold and row.in_progress}
+        # The migrations of another control plane have no rows here.
+        going = {MemberStatus.WAITING, MemberStatus.MOVING} if not rows else {MemberStatus.WAITING}
+        cold |= {one.instance_uuid for one in members if one.is_cold and one.status in going}
         return {one.instance_uuid: one for one in members if one.instance_uuid in cold}
 
     def retry(self, migration: Migration, blocked: Sequence[cleanups.Cleanup], who: str) -> None:

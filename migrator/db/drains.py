@@ -24,7 +24,7 @@ from migrator.db.sql.drain_rows import DRAINS, LOG, MEMBERS, MEMBERS_OF, RUNS
 from migrator.db.sql.engine import Engine, retried
 from migrator.db.sql.statements import Prepared
 from migrator.drain.calibration import Prediction
-from migrator.objects import COMPUTE_BINARY, base, remedies
+from migrator.objects import COMPUTE_BINARY, base
 from migrator.objects.drain import (
     DRAIN_ENDS,
     NOT_MOVED,
@@ -103,14 +103,8 @@ class Drains:
 
         :param known: the hosts and guests of another control plane; None: those in this database.
         :raises migrator.exception.Invalid: a host is unknown, the host itself is among the destinations, priorities of
-            guests do not go with the order or name none of its guests, the deadline has passed, or another control
-            plane would have to move guests that are shut off.
+            guests do not go with the order or name none of its guests, or the deadline has passed.
         """
-        if drain.include_stopped and known is not None:
-            raise exception.Invalid(
-                'Invalid input for include_stopped: a drain of a stock Nova moves only guests that run. Leave it out, '
-                f'and {remedies.offer(remedies.Kind.MOVE_OTHERS_COLD)}.'
-            )
         names = [drain.host, *(drain.destinations or ())]
         if known is None:
             with self._engine.reader() as session:

@@ -42,6 +42,10 @@ class Obstacle:
         return f'{self.reason} {self.remedy}'
 
 
+#: What else helps if a drain leaves a guest that is shut off.
+INCLUDE_STOPPED = 'Or drain the host with --include-stopped: the guest then moves while it is shut off.'
+
+
 def disabled_home(host: str, reason: str | None) -> Obstacle:
     """Return the obstacle of a guest whose restore waits, since its home is disabled.
 
@@ -100,6 +104,8 @@ class MoveState(enum.StrEnum):
     MOVED = 'moved'
     FAILED = 'failed'
     CANCELLED = 'cancelled'
+    #: The guest waits in VERIFY_RESIZE for a user, and the drain must not decide for that user.
+    BLOCKED = 'blocked'
     #: The guest was deleted, or has left its host without this migration.
     GONE = 'gone'
 
@@ -180,7 +186,7 @@ class Engine(Protocol):
     def bound(self, drain: Drain) -> int:
         """Return how many migrations of a drain may be in progress at a time."""
 
-    def marks(self, guests: Sequence[Guest]) -> Mapping[str, str]:
+    def marks(self, members: Sequence[Member]) -> Mapping[str, str]:
         """Return guest -> a mark that will identify its next migration. It is committed before :meth:`ask`."""
 
     def expected_ends(self, drain: Drain, members: Sequence[Member]) -> Mapping[str, Mapping[str, str]]:
@@ -191,10 +197,11 @@ class Engine(Protocol):
         :param members: those whose migrations are in progress, and those that are about to be requested.
         """
 
-    def ask(self, drain: Drain, member: Member, host: str | None) -> None:
+    def ask(self, drain: Drain, member: Member, host: str | None) -> str | None:
         """Request the migration that ``member.mark`` identifies. A repeated call requests it once.
 
         :param host: the destination; None: any that the drain allows.
+        :returns: a mark that identifies it better, now that there is an answer; None: the mark stays.
         :raises Refused: the guest cannot be moved now, and nothing was requested.
         """
 

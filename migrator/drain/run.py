@@ -158,6 +158,8 @@ class _Run:
                 self._fail(member, move)
             case MoveState.CANCELLED:
                 self._change(member, status=_M.CANCELLED.value, reason=move.reason or 'Its migration was aborted.')
+            case MoveState.BLOCKED:
+                self._change(member, status=_M.BLOCKED.value, reason=move.reason)
             case MoveState.GONE:
                 self._change(member, status=_M.GONE.value, reason=move.reason)
             case MoveState.PENDING | MoveState.RUNNING:
@@ -219,6 +221,7 @@ class _Run:
             if member.status == _M.FAILED:
                 continue
             assert guest_or_none is not None
+            member = self._change(member, is_cold=guest_or_none.is_cold)
             obstacle = guest_or_none.obstacle
             if obstacle is not None and obstacle.kind != ObstacleKind.BUSY:
                 self._change(member, status=_M.BLOCKED.value, reason=str(obstacle), remedy=obstacle.remedy or None)
@@ -232,7 +235,11 @@ class _Run:
         member = self._members.get(guest.uuid)
         if member is None:
             new = Member(
-                instance_uuid=guest.uuid, name=guest.name, size_mb=guest.size_mb, position=len(self._members) + 1
+                instance_uuid=guest.uuid,
+                name=guest.name,
+                size_mb=guest.size_mb,
+                is_cold=guest.is_cold,
+                position=len(self._members) + 1,
             )
             self._change(new, source=guest.host)
         elif member.status in (_M.GONE, _M.MOVED):
@@ -282,7 +289,7 @@ class _Run:
             self._cancel_waiting(f'The deadline, {passed:%Y-%m-%d %H:%M:%S} UTC, has passed.')
         chosen = list(self._due())
         if chosen:
-            marks = self._engine.marks([Guest(one.instance_uuid, one.name, one.source, one.size_mb) for one in chosen])
+            marks = self._engine.marks(chosen)
             # Those that wait longer do not count: they come later.
             ends = self._engine.expected_ends(drain, [*self._with(_M.MOVING), *chosen])
             for member in chosen:
@@ -341,7 +348,8 @@ class _Run:
 
     def _ask(self, member: Member) -> None:
         try:
-            self._engine.ask(self.drain, member, self.drain.host if self._goes_back else None)
+            mark = self._engine.ask(self.drain, member, self.drain.host if self._goes_back else None)
+            self._change(member, mark=mark or member.mark)
         except Refused as error:
             kind = error.obstacle.kind
             if kind in (ObstacleKind.NO_DESTINATION, ObstacleKind.IMMOVABLE):  # it may never end by itself

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 from urllib import parse
@@ -50,6 +51,8 @@ TIMEOUT = 60.0
 _PAGE = 500
 #: The greatest number of pages of one list. A list that goes on after them does not end.
 _PAGES = 1000
+#: The ids that Nova gives requests.
+_REQUEST_ID = re.compile(r'req-[0-9a-f-]{36}')
 #: The most characters of an answer that is not Nova's.
 _SHOWN = 300
 
@@ -63,6 +66,9 @@ class Adapter(Protocol):
     def get_token(self) -> str | None:
         """Return a token, which is asked for if there is none that lasts."""
 
+    def get_user_id(self) -> str | None:
+        """Return the id of the user."""
+
     def get_endpoint(self, *, skip_discovery: bool) -> str | None:
         """Return the endpoint as the catalog has it."""
 
@@ -70,11 +76,8 @@ class Adapter(Protocol):
         """Return the endpoint with the microversions that it supports."""
 
 
-class Nova:
-    """The calls of Nova's REST API that a drain needs. Lists are of all tenants, and read page by page.
-
-    Each method may raise :class:`~migrator.nova.errors.NovaUnreachable`, :class:`~migrator.nova.errors.NovaRefused`
-    and :class:`~migrator.nova.errors.NovaTooOld`.
+class Requests:
+    """The requests to Nova's REST API, with the newest microversion that both sides know.
 
     :param adapter: of the compute service.
     """
@@ -90,6 +93,12 @@ class Nova:
         if self._negotiated is None:
             self._negotiated = self._negotiate()
         return self._negotiated
+
+    @property
+    def user_id(self) -> str:
+        """The id of the user, as Nova shows it in the actions on a guest; empty if it is not known."""
+        with of_identity():
+            return self._adapter.get_user_id() or ''
 
     def _negotiate(self) -> tuple[int, int]:
         with of_identity():
@@ -122,6 +131,92 @@ class Nova:
         return errors.NovaUnreachable(
             reason=f'{public(url)} shows no microversions of version 2.1, so it may not be Nova'
         )
+
+    def _pages(
+        self,
+        path: str,
+        name: str,
+        query: Mapping[str, str],
+        limit: int | None = None,
+        version: tuple[int, int] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the items of a list, page by page, as long as Nova links to a next one.
+
+        If the item at which a page begins was deleted meanwhile, the page begins at the item before, or at the first.
+        """
+        left, asked, markers, known = limit, dict(query), list[str](), set[str]()
+        for _ in range(_PAGES):
+            asked['limit'] = str(_PAGE if left is None else min(_PAGE, left))
+            try:
+                page = self._read(path, asked, version)
+            except errors.NovaRefused as error:
+                if error.status != 400 or asked.pop('marker', None) is None:
+                    raise
+                asked |= {'marker': markers.pop()} if markers else {}
+                continue
+            new = [one for one in page[name] if _key(one) not in known]
+            yield from new
+            left = None if left is None else left - len(new)
+            known |= {_key(one) for one in new}
+            link = next((one['href'] for one in page.get(f'{name}_links', []) if one['rel'] == 'next'), None)
+            if link is None or not page[name] or (left is not None and left <= 0):
+                return
+            # Only the marker counts: the address in the link may be one that only Nova can reach.
+            asked['marker'] = parse.parse_qs(parse.urlsplit(link).query)['marker'][0]
+            markers = [_key(one) for one in page[name][:-1]]
+        raise errors.NovaUnreachable(reason=f'GET {path} does not end after {_PAGES} pages')
+
+    def _read(
+        self, path: str, query: Mapping[str, str] | None = None, version: tuple[int, int] | None = None
+    ) -> dict[str, Any]:
+        response = self._send('GET', path, version, params=query)
+        try:
+            found: dict[str, Any] = response.json()
+        except ValueError:
+            raise errors.NovaUnreachable(reason=f'the server that answered GET {path} is not Nova') from None
+        return found
+
+    def _read_or_none(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any] | None:
+        try:
+            return self._read(path, query)
+        except errors.NovaRefused as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def _send(self, method: str, path: str, version: tuple[int, int] | None = None, **more: Any) -> requests.Response:
+        """Send one request; every other method uses this one.
+
+        keystoneauth1 must not retry, because a write may have been done. Only after a 401 it fetches a new token and
+        sends the request again.
+        """
+        wanted = _dotted(version or self.microversion)
+        with of_identity():  # a new token, if the old one is about to expire
+            self._adapter.get_token()
+        with _as_ours(f'{method} {path}'):
+            response = self._adapter.request(
+                path,
+                method,
+                endpoint_override=self._url,
+                microversion=wanted,
+                raise_exc=False,
+                connect_retries=0,
+                status_code_retries=0,
+                timeout=TIMEOUT,
+                headers={'Accept': 'application/json'},
+                **more,
+            )
+        if response.status_code >= 400:
+            raise _error_of(method, path, response)
+        return response
+
+
+class Nova(Requests):
+    """The calls of Nova's REST API that a drain needs. Lists are of all tenants, and read page by page.
+
+    Each method may raise :class:`~migrator.nova.errors.NovaUnreachable`, :class:`~migrator.nova.errors.NovaRefused`
+    and :class:`~migrator.nova.errors.NovaTooOld`.
+    """
 
     # --- guests and their migrations ---------------------------------------------------------------------------------
 
@@ -205,6 +300,21 @@ class Nova:
             'POST', f'/servers/{uuid}/action', json={'os-migrateLive': {'host': host, 'block_migration': 'auto'}}
         )
 
+    def migrate(self, uuid: str, host: str | None = None) -> str | None:
+        """Request a cold migration. Nova answers before it has an id.
+
+        :param host: the destination; None: Nova's scheduler chooses it.
+        :returns: the id of the request, by which its action is found; None: the answer has none.
+        """
+        wanted = {'host': host} if host is not None else None
+        answer = self._send('POST', f'/servers/{uuid}/action', json={'migrate': wanted})
+        request_id = answer.headers.get('x-openstack-request-id') or ''
+        return request_id if _REQUEST_ID.fullmatch(request_id) else None
+
+    def confirm(self, uuid: str) -> None:
+        """Request the confirmation of the cold migration, or of the resize, of a guest in VERIFY_RESIZE."""
+        self._send('POST', f'/servers/{uuid}/action', json={'confirmResize': None})
+
     def evacuate(self, uuid: str, host: str | None = None, starts: bool = False) -> None:
         """Request the evacuation of a guest whose host is down. It has a migration once Nova has accepted it.
 
@@ -280,86 +390,6 @@ class Nova:
             if not page['server_groups']:
                 break
         return found
-
-    # --- requests ----------------------------------------------------------------------------------------------------
-
-    def _pages(
-        self,
-        path: str,
-        name: str,
-        query: Mapping[str, str],
-        limit: int | None = None,
-        version: tuple[int, int] | None = None,
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the items of a list, page by page, as long as Nova links to a next one.
-
-        If the item at which a page begins was deleted meanwhile, the page begins at the item before, or at the first.
-        """
-        left, asked, markers, known = limit, dict(query), list[str](), set[str]()
-        for _ in range(_PAGES):
-            asked['limit'] = str(_PAGE if left is None else min(_PAGE, left))
-            try:
-                page = self._read(path, asked, version)
-            except errors.NovaRefused as error:
-                if error.status != 400 or asked.pop('marker', None) is None:
-                    raise
-                asked |= {'marker': markers.pop()} if markers else {}
-                continue
-            new = [one for one in page[name] if _key(one) not in known]
-            yield from new
-            left = None if left is None else left - len(new)
-            known |= {_key(one) for one in new}
-            link = next((one['href'] for one in page.get(f'{name}_links', []) if one['rel'] == 'next'), None)
-            if link is None or not page[name] or (left is not None and left <= 0):
-                return
-            # Only the marker counts: the address in the link may be one that only Nova can reach.
-            asked['marker'] = parse.parse_qs(parse.urlsplit(link).query)['marker'][0]
-            markers = [_key(one) for one in page[name][:-1]]
-        raise errors.NovaUnreachable(reason=f'GET {path} does not end after {_PAGES} pages')
-
-    def _read(
-        self, path: str, query: Mapping[str, str] | None = None, version: tuple[int, int] | None = None
-    ) -> dict[str, Any]:
-        response = self._send('GET', path, version, params=query)
-        try:
-            found: dict[str, Any] = response.json()
-        except ValueError:
-            raise errors.NovaUnreachable(reason=f'the server that answered GET {path} is not Nova') from None
-        return found
-
-    def _read_or_none(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-        try:
-            return self._read(path, query)
-        except errors.NovaRefused as error:
-            if error.status == 404:
-                return None
-            raise
-
-    def _send(self, method: str, path: str, version: tuple[int, int] | None = None, **more: Any) -> requests.Response:
-        """Send one request; every other method uses this one.
-
-        keystoneauth1 must not retry, because a write may have been done. Only after a 401 it fetches a new token and
-        sends the request again.
-        """
-        wanted = _dotted(version or self.microversion)
-        with of_identity():  # a new token, if the old one is about to expire
-            self._adapter.get_token()
-        with _as_ours(f'{method} {path}'):
-            response = self._adapter.request(
-                path,
-                method,
-                endpoint_override=self._url,
-                microversion=wanted,
-                raise_exc=False,
-                connect_retries=0,
-                status_code_retries=0,
-                timeout=TIMEOUT,
-                headers={'Accept': 'application/json'},
-                **more,
-            )
-        if response.status_code >= 400:
-            raise _error_of(method, path, response)
-        return response
 
 
 def client_from_conf(conf: cfg.ConfigOpts) -> Nova:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from migrator.drain.engine import Check
 from migrator.nova.client import Nova
-from migrator.nova.guests import ENDED, holders, softly_deleted, to_end, why_left
+from migrator.nova.guests import ENDED, copied, holders, softly_deleted, to_end, why_left
 from migrator.nova.resources import Service
 from migrator.objects import remedies
 from migrator.placement_client.client import PlacementClient
@@ -23,6 +23,8 @@ def check(nova: Nova, placement: PlacementClient, host: str, service: Service | 
     :param service: its nova-compute.
     """
     guests = [f'{one.name} ({one.uuid}, {one.status})' for one in nova.servers(host)]
+    # The host keeps their old copies until a user has decided.
+    guests += [f'{one.name} ({one.uuid}, {one.status} at {one.host})' for one in copied(nova, host)]
     hypervisors = [one for one in nova.hypervisors() if one.host == host]
     counted = [f'{one.running_vms} at {one.hostname}' for one in hypervisors if one.running_vms]
     if service is not None and service.state == 'down':

@@ -34,6 +34,7 @@ from migrator.nova.guests import (
     to_end,
     why_left,
 )
+from migrator.nova.moves import EVACUATION
 from migrator.nova.resources import NovaMigration, Server, Service
 from migrator.objects import base, remedies
 from migrator.objects.drain import Drain, Member
@@ -126,7 +127,7 @@ def _is_elsewhere(
     earlier = half_written(nova, server) if newest_move([newest]) is None or is_half_written(newest, server) else None
     if earlier is not None:
         return Obstacle(ObstacleKind.STATE, f'{forgotten(earlier, request_of(nova, earlier))}.', '')
-    there, is_evacuation = newest.dest_compute, newest.type == NovaEvacuations.type
+    there, is_evacuation = newest.dest_compute, newest.type == EVACUATION.type
     if there == server.host or is_half_written(newest, server):
         return None
     if newest.status in ENDED:
@@ -148,7 +149,7 @@ def unended(nova: Nova, host: str) -> list[NovaMigration]:
 
     Nova destroys their guests and disks at the host when its nova-compute is started, wherever they are.
     """
-    rows = nova.migrations(source=host, type=NovaEvacuations.type)
+    rows = nova.migrations(source=host, type=EVACUATION.type)
     return [row for row in rows if row.status not in ENDED]
 
 
@@ -171,7 +172,7 @@ class NovaEvacuations(NovaEngine):
     :ivar stopped: why nothing more is requested.
     """
 
-    type, task, needs_source = 'evacuation', None, False
+    kind = EVACUATION
     stays = 'It stays disabled and declared forced down until it is repaired.'
     again = 'Remove what is in the way, then type the same command again.'
 
@@ -206,12 +207,12 @@ class NovaEvacuations(NovaEngine):
         if found is not None:
             raise Refused(found)
 
-    def ask(self, drain: Drain, member: Member, host: str | None) -> None:
+    def ask(self, drain: Drain, member: Member, host: str | None) -> str | None:
         """Request an evacuation, unless the guest has one that is newer than ``member.mark``."""
         self._source = drain.host
-        super().ask(drain, member, host)
+        return super().ask(drain, member, host)
 
-    def request(self, uuid: str, host: str | None) -> None:
+    def request(self, uuid: str, host: str | None, is_cold: bool) -> str | None:
         """Send the request of an evacuation, if its host does not report.
 
         :raises migrator.nova.errors.HostReports: nova-compute may have reported since it was declared down.
@@ -222,6 +223,7 @@ class NovaEvacuations(NovaEngine):
         if self.stopped is not None:
             raise errors.HostReports(host=self._source, reason=self.stopped)
         self._nova.evacuate(uuid, host, self._words.start)
+        return None
 
     def _refuse_unknown(self, services: Sequence[Service]) -> None:
         if any(one.status == 'UNKNOWN' for one in services):

@@ -7,11 +7,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 
-from migrator.drain.engine import Obstacle, ObstacleKind
+from migrator.drain.engine import INCLUDE_STOPPED, Obstacle, ObstacleKind
 from migrator.nova.client import Nova
 from migrator.nova.resources import Action, NovaMigration, Server, Service
 from migrator.objects import remedies
-from migrator.objects.drain import Drain, Locked
+from migrator.objects.drain import Direction, Drain, Locked
 from migrator.objects.remedies import Reading
 from migrator.placement_client.client import PlacementClient
 
@@ -22,15 +22,17 @@ MOVED = ('completed', 'done')
 #: The statuses of a migration after which Nova knew where the guest is. One that has failed says nothing of that: it
 #: may have been requested from a host that the guest had left.
 _KNOWN_AFTER = (*MOVED, 'confirmed', 'finished', 'reverted')
-#: The states of a guest that Nova moves live.
-MIGRATABLE = ('active', 'paused')
+#: The states of a guest that Nova moves live, and those of one that is shut off, which Nova moves cold.
+MIGRATABLE, STOPPED = ('active', 'paused'), ('stopped',)
+#: The vm_state of a guest in VERIFY_RESIZE, and the power state of one that runs.
+RESIZED, RUNS = 'resized', 1
 #: The vm_state of a guest that was deleted, and that Nova keeps for [DEFAULT] reclaim_instance_interval.
 SOFTLY_DELETED = 'soft-delete'
 #: The type of a migration -> the name of the action that requests one.
 _ACTIONS = {'live-migration': 'live-migration', 'evacuation': 'evacuate', 'migration': 'migrate', 'resize': 'resize'}
 #: The state of a guest that cannot be moved live -> what helps.
 _HELPS = {
-    'resized': remedies.Kind.CONFIRM_OR_REVERT,
+    RESIZED: remedies.Kind.CONFIRM_OR_REVERT,
     'suspended': remedies.Kind.RESUME,
     'rescued': remedies.Kind.UNRESCUE,
     'shelved': remedies.Kind.OFFLOAD,
@@ -58,8 +60,21 @@ def evacuate(server: Server, service: Service | None) -> str:
     return remedies.offer(remedies.Kind.EVACUATE_BY_NOVA, look, host=shlex.quote(server.host or ''))
 
 
+def is_cold(server: Server, drain: Drain | None) -> bool:
+    """Return whether a drain moves a guest while it is shut off."""
+    return drain is not None and drain.include_stopped and server.vm_state in STOPPED
+
+
+def copied(nova: Nova, host: str) -> Iterator[Server]:
+    """Yield the guests that wait in VERIFY_RESIZE elsewhere, and whose old copies a host keeps."""
+    for row in nova.migrations(source=host, status='finished'):
+        server = nova.server(row.instance_uuid)
+        if server is not None and server.host and server.status == 'VERIFY_RESIZE' and server.host != host:
+            yield server
+
+
 def obstacle(server: Server, service: Service | None = None, drain: Drain | None = None) -> Obstacle | None:
-    """Return what is in the way of the live migration of a guest, as Nova shows it.
+    """Return what is in the way of the migration of a guest, as Nova shows it.
 
     :param service: the nova-compute of its host; None: it was not read.
     :param drain: which wants to move it; None: none, and a lock is in the way.
@@ -74,12 +89,15 @@ def obstacle(server: Server, service: Service | None = None, drain: Drain | None
     if server.vm_state == 'error':
         remedy = offer(remedies.Kind.SET_ACTIVE_IF_THERE) or 'Look which host runs the guest.'
         return Obstacle(ObstacleKind.STATE, 'It is in ERROR.', remedy)
-    if server.vm_state == 'stopped':
+    cold = is_cold(server, drain)
+    if server.vm_state in STOPPED and not cold:
         down = f'Start nova-compute at {server.host} first: it does not report.'
-        return Obstacle(ObstacleKind.STATE, 'It is stopped.', offer(remedies.Kind.MOVE_STOPPED) or down)
+        goes_back = drain is not None and drain.direction == Direction.BACK
+        remedy = f'{offer(remedies.Kind.MOVE_STOPPED) or down}{"" if goes_back else f" {INCLUDE_STOPPED}"}'
+        return Obstacle(ObstacleKind.STATE, 'It is stopped.', remedy)
     if server.vm_state == SOFTLY_DELETED:
         return Obstacle(ObstacleKind.STATE, why_left(server.host or 'its host'), to_end(server))
-    if server.vm_state not in MIGRATABLE:
+    if server.vm_state not in MIGRATABLE and not cold:
         kind = _HELPS.get(server.vm_state or '')
         remedy = offer(kind) if kind is not None else ''
         remedy = remedy or f'Make it active: only a guest that is {" or ".join(MIGRATABLE)} can be moved live.'
@@ -175,13 +193,16 @@ def shown(row: NovaMigration, request: Action | None) -> str:
     return f'{row.id} ({request.request_id})' if request is not None else f'{row.id}'
 
 
-def why_failed(nova: Nova, row: NovaMigration, request: Action | None) -> str:
-    """Return why a migration has failed, as the events of its request say."""
-    events = nova.events(row.instance_uuid, request.request_id) if request is not None else []
+def why_failed(nova: Nova, uuid: str, request_id: str | None, source: str | None) -> str:
+    """Return why a migration of a guest has failed, as the events of its request say.
+
+    :param source: the host that it was to leave.
+    """
+    events = nova.events(uuid, request_id) if request_id is not None else []
     details = [event.details for event in events if event.result == 'Error' and event.details]
     if details:
         return short(details[-1])
-    return f'no reason is known, see the logs of nova-conductor and of nova-compute at {row.source_compute}'
+    return f'no reason is known, see the logs of nova-conductor and of nova-compute at {source}'
 
 
 def short(text: str) -> str:

@@ -23,7 +23,18 @@ from migrator.drain.plan import Choice, Copy, Need, Rooms, documents, in_order
 from migrator.nova import recorded
 from migrator.nova.client import Nova
 from migrator.nova.engine import AT_ONCE
-from migrator.nova.guests import evacuate, holders, look_at, obstacle, service_of, softly_deleted, to_end, why_left
+from migrator.nova.guests import (
+    copied,
+    evacuate,
+    holders,
+    is_cold,
+    look_at,
+    obstacle,
+    service_of,
+    softly_deleted,
+    to_end,
+    why_left,
+)
 from migrator.nova.resources import Server, ServerGroup
 from migrator.objects import base, remedies
 from migrator.objects.drain import Drain, Member
@@ -126,13 +137,11 @@ def _only_for_the_scheduler(servers: Sequence[Server]) -> dict[str, list[str]]:
 
 def _copies(nova: Nova, host: str) -> Iterator[Copy]:
     """Yield the old copies at a host of the guests that wait in VERIFY_RESIZE elsewhere."""
-    for row in nova.migrations(source=host, status='finished'):
-        server = nova.server(row.instance_uuid)
-        if server is not None and server.host and server.status == 'VERIFY_RESIZE' and server.host != host:
-            service = service_of(nova, host)
-            is_up = service is not None and service.state == 'up'
-            reason, remedy = why_copied(server.host, host), to_decide(server.uuid, host, is_up)
-            yield Copy(server.uuid, server.name, server.host, reason, remedy)
+    for server in copied(nova, host):
+        service = service_of(nova, host)
+        is_up = service is not None and service.state == 'up'
+        there = server.host or ''
+        yield Copy(server.uuid, server.name, there, why_copied(there, host), to_decide(server.uuid, host, is_up))
 
 
 def _deleted(nova: Nova, placement: PlacementClient, host: str, listed: Collection[str]) -> Iterator[Copy]:
@@ -159,7 +168,8 @@ def _choose(
             drain.host,
             server.flavor.memory_mb,
             obstacle_of(server),
-            is_locked=server.locked,
+            is_cold(server, drain),
+            server.locked,
         )
         for server in servers
     ]
@@ -295,7 +305,7 @@ class Site:
         self._at[uuid] = host
 
     def obstacle(self, drain: Drain, server: Server) -> Obstacle | None:
-        """Return what is in the way of the live migration of a guest, besides a lack of room."""
+        """Return what is in the way of the migration of a guest, besides a lack of room."""
         source = self._services.get(server.host or '')
         found = obstacle(server, source, drain)
         if found is not None and found.kind != ObstacleKind.BUSY:
@@ -303,7 +313,8 @@ class Site:
         if source is None or source.state != 'up':
             remedy = f'Start nova-compute there. {evacuate(server, source)}'.rstrip()
             return Obstacle(ObstacleKind.STATE, f'Its host {server.host} is down.', remedy)
-        return self._immovable(server) or self._bound_to_group(server) or found
+        immovable = self._immovable_cold(server) if is_cold(server, drain) else self._immovable(server)
+        return immovable or self._bound_to_group(server) or found
 
     def _immovable(self, server: Server) -> Obstacle | None:
         """Return the part of its flavor that Nova does not move live, as an obstacle."""
@@ -319,12 +330,19 @@ class Site:
                 f'{cold} Nova 31 and newer move it live if the alias has live_migratable=true: then start the drain.'
             )
             return _immovable(f'it has a PCI device ({specs["pci_passthrough:alias"]})', remedy)
-        if specs.get('accel:device_profile'):
-            remedy = remedies.offer(remedies.Kind.SHELVE, look, guest=server.uuid)
-            return _immovable(f'it has an accelerator ({specs["accel:device_profile"]})', remedy)
+        if (accelerator := self._immovable_cold(server)) is not None:
+            return accelerator
         if 'VGPU' in server.flavor.resources() and not self._moves_vgpu:
             return _immovable('it has a vGPU, which Nova moves live from release 29 (2024.1) on', cold)
         return None
+
+    def _immovable_cold(self, server: Server) -> Obstacle | None:
+        """Return the part of its flavor that Nova moves neither live nor cold, as an obstacle."""
+        profile = server.flavor.extra_specs.get('accel:device_profile')
+        if not profile:
+            return None
+        remedy = remedies.offer(remedies.Kind.SHELVE, look_at(self._services.get(server.host or '')), guest=server.uuid)
+        return _immovable(f'it has an accelerator ({profile})', remedy)
 
     def _bound_to_group(self, server: Server) -> Obstacle | None:
         """Return why the server group of a guest does not let it leave its host."""

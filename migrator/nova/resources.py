@@ -21,6 +21,7 @@ class Server:
     :ivar node: the hostname of its hypervisor.
     :ivar status: such as ``ACTIVE`` or ``MIGRATING``.
     :ivar task_state: the task in progress; None: none.
+    :ivar power_state: such as 1 of one that runs; None: not known.
     :ivar locked_reason: why it is locked, from microversion 2.73 on.
     :ivar availability_zone: None: not known.
     :ivar pinned_zone: the zone that it was requested for; None: none, or not known (before 2.96).
@@ -37,6 +38,7 @@ class Server:
     status: str = ''
     vm_state: str | None = None
     task_state: str | None = None
+    power_state: int | None = None
     locked: bool = False
     locked_reason: str | None = None
     flavor: Flavor = dataclasses.field(default_factory=lambda: Flavor(name=''))
@@ -193,6 +195,7 @@ def server_of(found: Mapping[str, Any]) -> Server:
         status=found.get('status') or '',
         vm_state=found.get('OS-EXT-STS:vm_state'),
         task_state=found.get('OS-EXT-STS:task_state'),
+        power_state=found.get('OS-EXT-STS:power_state'),
         locked=bool(found.get('locked')),
         locked_reason=found.get('locked_reason'),
         flavor=Flavor(

@@ -96,7 +96,7 @@ LEGAL_MEMBER_MOVES: dict[tuple[MemberStatus, MemberStatus], str] = {
     (_M.MOVING, _M.MOVED): 'its migration has completed',
     (_M.MOVING, _M.WAITING): 'its migration has failed, or its request was lost',
     (_M.MOVING, _M.FAILED): 'its migration has failed for good',
-    (_M.MOVING, _M.BLOCKED): 'its migration was refused',
+    (_M.MOVING, _M.BLOCKED): 'its migration was refused, or waits for a user',
     (_M.MOVING, _M.GONE): 'it was deleted',
     (_M.MOVING, _M.CANCELLED): 'its migration was aborted',
     (_M.GONE, _M.WAITING): 'it is on the host again',
@@ -120,6 +120,7 @@ class Member(base.Versioned):
 
     :ivar position: its place in the order of the requests.
     :ivar size_mb: its memory in MiB.
+    :ivar is_cold: whether it moves while it is shut off, as last seen before its migration was requested.
     :ivar attempts: the number of migrations that were requested for it.
     :ivar mark: identifies its newest migration. It is committed before the migration is requested.
     :ivar tried: the destinations of its failed migrations.
@@ -136,6 +137,7 @@ class Member(base.Versioned):
     name: str = ''
     position: int = 0
     size_mb: int = 0
+    is_cold: bool = False
     status: str = MemberStatus.WAITING.value
     attempts: int = 0
     mark: str | None = None

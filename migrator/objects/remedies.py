@@ -84,7 +84,6 @@ class Kind(enum.StrEnum):
     MOVE_AGAIN = 'move-again'
     MOVE_COLD = 'move-cold'
     MOVE_STOPPED = 'move-stopped'
-    MOVE_OTHERS_COLD = 'move-others-cold'
     SHELVE = 'shelve'
     RESUME = 'resume'
     UNRESCUE = 'unrescue'
@@ -267,7 +266,6 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
             'Start it, or move it as it is: {command}.',
             'openstack server migrate --wait {guest}, then openstack server migration confirm {guest}', _R.HOST_DOWN,
         ),
-        _K.MOVE_OTHERS_COLD: _row('move the others by {command}', 'openstack server migrate'),
         _K.SHELVE: _row('Shelve it: {command}.', 'openstack server shelve {guest}', _R.HOST_DOWN),
         _K.RESUME: _row('Resume it: {command}.', 'openstack server resume {guest}', _R.HOST_DOWN),
         _K.UNRESCUE: _row(

@@ -13,9 +13,6 @@ from migrator.drain.request import FIELDS, NAMES, Field, Kind
 from migrator.objects.drain import MOST
 from migrator.operator.cli import command
 
-#: What a stock Nova cannot do: there a user confirms each cold migration.
-NOT_BY_NOVA = ('include_stopped',)
-
 
 def add(parser: argparse.ArgumentParser, guest: str = 'guest', without: Sequence[str] = ()) -> None:
     """Add the arguments that describe a drain.

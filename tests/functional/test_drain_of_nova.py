@@ -93,6 +93,29 @@ def test_locked_guest_of_nova_moves_if_the_drain_has_them_moved(site):
     assert site.nova.on('host1') == []
 
 
+def test_shut_off_guest_of_nova_is_moved_once_and_confirmed_by_the_next_conductor(site):
+    guest = site.nova.add_guest('off', vm_state='stopped')
+    site.nova.add_guest('runs')
+    plan = site.ask('POST', '', {'host': 'host1', 'dry_run': True, 'include_stopped': True})['plan']
+    types = {one['name']: one['migration_type'] for one in plan['guests']}
+    assert types == {'off': 'migration', 'runs': 'live-migration'}
+    uuid = site.ask('POST', '', {'host': 'host1', 'include_stopped': True}, 202)['drain']['uuid']
+    site.cloud.simulation.run_until(lambda: any(row['instance_uuid'] == guest for row in site.nova.rows), timeout=60)
+    shown = {one['name']: one['expected'] for one in site.ask('GET', f'/{uuid}')['drain']['members']}
+    assert 'cold migration' in shown['off']['reason']
+    site.cloud.kill(site.conductor)
+    site.cloud.conductors.pop(site.conductor, None)
+    site.start_conductor('conductor9')
+    ended = site.ends(uuid)
+    assert (ended['status'], ended['include_stopped'], site.nova.on('host1')) == ('completed', True, [])
+    assert [row['status'] for row in site.nova.rows if row['instance_uuid'] == guest] == ['confirmed']
+    (member,) = [one for one in ended['members'] if one['name'] == 'off']
+    assert member['migration_uuid'] == f'0:{site.nova.actions[0]["request_id"]}'
+    site.ask('POST', f'/{uuid}/action', {'restore': None}, 202)
+    assert site.ends(uuid)['status'] == 'restored'
+    assert site.nova.on('host1') == ['off', 'runs']
+
+
 def test_drain_of_an_unknown_host_ends_with_the_reason(site):
     uuid = site.ask('POST', '', {'host': 'host9'}, 202)['drain']['uuid']
     ended = site.ends(uuid)

@@ -22,6 +22,7 @@ from migrator.db.cleanups import Cleanup
 from migrator.db.machines import Machines
 from migrator.drain.engine import (
     AGAIN,
+    INCLUDE_STOPPED,
     STAYS,
     Check,
     Guest,
@@ -134,9 +135,9 @@ class ConductorEngine:
             bound = self._tools.database.slots.limit_of(drain.host) + bounds.ahead
         return bound if drain.parallel is None else min(bound, drain.parallel)
 
-    def marks(self, guests: Sequence[Guest]) -> dict[str, str]:
+    def marks(self, members: Sequence[Member]) -> dict[str, str]:
         """Return guest -> the uuid of its next migration."""
-        return {guest.uuid: self._tools.threads.new_uuid() for guest in guests}
+        return {member.instance_uuid: self._tools.threads.new_uuid() for member in members}
 
     def expected_ends(self, drain: Drain, members: Sequence[Member]) -> dict[str, dict[str, str]]:
         """Return guest -> when its migration is expected to end; {} if unknown, or soon after another call."""
@@ -444,7 +445,7 @@ def _obstacle(drain: Drain, instance: Instance, decide: str = '') -> Obstacle | 
     if instance.vm_state not in MIGRATABLE_VM_STATES and not _is_cold(drain, instance):
         remedy = f'Start it: only a guest that is {" or ".join(MIGRATABLE_VM_STATES)} can be moved live.'
         if instance.vm_state == STOPPED and drain.direction == Direction.AWAY:
-            remedy = f'{remedy} Or drain the host with --include-stopped: the guest then moves while it is shut off.'
+            remedy = f'{remedy} {INCLUDE_STOPPED}'
         return Obstacle(ObstacleKind.STATE, f'It is {instance.vm_state}.', remedy)
     if instance.task_state is not None:
         reason = f'It is busy: its task_state is {instance.task_state}.'

@@ -164,7 +164,7 @@ def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _start_arguments(parser: argparse.ArgumentParser) -> None:
-    drain_request.add(parser, without=drain_request.NOT_BY_NOVA)
+    drain_request.add(parser)
     _spread(parser)
     _detach(parser)
 

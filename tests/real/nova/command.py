@@ -74,11 +74,11 @@ def main() -> int:
 
     from migrator.cmd import drain
     from migrator.drain import run
-    from migrator.nova import engine
+    from migrator.nova import moves
     from migrator.nova.foreground import allocations, evacuation, loop
 
     # the lab's nova updates a migration twice a second
-    engine.SETTLED, loop.EVERY, run.FIRST_PAUSE, run.REMAINS = 5.0, 0.5, 3.0, 10.0
+    moves.SETTLED, loop.EVERY, run.FIRST_PAUSE, run.REMAINS = 5.0, 0.5, 3.0, 10.0
     allocations._SETTLE, evacuation.LEAST_QUIET = 1.0, 1
     writes, at = itertools.count(1), int(os.environ.get('MIGRATOR_TEST_KILL_AT', '0'))
 

@@ -18,13 +18,14 @@ from urllib import parse
 
 from migrator.nova.client import Nova
 from migrator.testing.placement import make_response
+from tests.unit.nova.fake_cold import USER, ColdMigrations
 from tests.unit.nova.fake_evacuation import Evacuations
 from tests.unit.nova.fake_progress import Progress
 
-_PROJECT, _USER = 'cfdc58047c5a5879865a17f079445a85', '43d260aeb13c5c3bb7af9cdee81d8eef'
+_PROJECT = 'cfdc58047c5a5879865a17f079445a85'
 _NO_HOST = 'No valid host was found. There are not enough hosts available.'
-_ENDED = ('completed', 'cancelled', 'failed', 'error', 'done', 'finished')  # a finished resize waits for its user
-_ABORTABLE = ('queued', 'preparing', 'running')
+#: A cold migration that has finished waits for its user.
+_ENDED = ('completed', 'cancelled', 'failed', 'error', 'done', 'finished', 'confirmed', 'reverted')
 
 
 class _Refusal(Exception):
@@ -41,7 +42,11 @@ def _bad(message):
     return _Refusal(400, 'badRequest', message)
 
 
-class FakeNova(Progress, Evacuations):
+def _missing(message):
+    return _Refusal(404, 'itemNotFound', message)
+
+
+class FakeNova(Progress, ColdMigrations, Evacuations):
     """One Nova with its hosts; it is the adapter of :class:`migrator.nova.client.Nova`.
 
     :param hosts: their names.
@@ -82,7 +87,7 @@ class FakeNova(Progress, Evacuations):
         #: The hosts of a second cell, and whether Nova leaves it out of its answer to the request for a path.
         self.second_cell: set[str] = set()
         self.leaves_out: Callable[[str], bool] = lambda path: False
-        self._accepted: list[tuple[str, str | None, str]] = []
+        self._accepted: list[tuple[str, str | None, str, str]] = []
         self._late: list[str] = []
         for name in hosts:
             self.add_host(name)
@@ -91,7 +96,7 @@ class FakeNova(Progress, Evacuations):
         """Return the client that a program has."""
         return Nova(self)
 
-    bad, conflict, get_token = staticmethod(_bad), staticmethod(_conflict), staticmethod(lambda: 'admin')
+    bad, conflict, missing, get_token = map(staticmethod, (_bad, _conflict, _missing, lambda: 'admin'))
 
     # --- the cloud ---------------------------------------------------------------------------------------------------
 
@@ -190,8 +195,9 @@ class FakeNova(Progress, Evacuations):
             for row in self.rows:
                 if row['status'] not in _ENDED and row['instance_uuid'] in self.servers:
                     self._advance(row)
-            for guest, host, request_id in accepted:
-                self._add_row(guest, host, request_id)
+            for guest, host, request_id, kind in accepted:
+                self._add_row(guest, host, request_id, kind)
+            self.confirm_late()
 
     def _add_row(self, guest, host, request_id, kind='live-migration'):
         self.rows.append(
@@ -214,8 +220,9 @@ class FakeNova(Progress, Evacuations):
         )
 
     def _advance(self, row):
-        if row['migration_type'] == 'evacuation':
-            self.advance_evacuation(row)
+        other = {'evacuation': self.advance_evacuation, 'migration': self.advance_cold}.get(row['migration_type'])
+        if other is not None:
+            other(row)
             return
         guest, source = row['instance_uuid'], row['source_compute']
         fails = self.fails.get(guest)
@@ -318,7 +325,7 @@ class FakeNova(Progress, Evacuations):
         body = {
             'allocations': allocations,
             'project_id': _PROJECT,
-            'user_id': _USER,
+            'user_id': USER,
             'consumer_generation': found.get('consumer_generation'),
         }
         version = {'OpenStack-API-Version': 'placement 1.36'}
@@ -337,6 +344,7 @@ class FakeNova(Progress, Evacuations):
         path, _, query = url.partition('?')
         self.requests.append((method, path))
         self.before(method, path)
+        self.answering = f'req-{uuid.uuid4()}'
         version = tuple(int(part) for part in microversion.split('.'))
         given = dict(parse.parse_qsl(query)) | dict(params or {})
         try:
@@ -347,22 +355,23 @@ class FakeNova(Progress, Evacuations):
             status, document = self._answer(method, path, version, json, given)
         except _Refusal as refusal:
             status, document = refusal.status, refusal.document
+        request_id, self.answering = self.answering, None
         self.after(method, path)
-        return _response(status, document)
+        return _response(status, document, request_id)
 
     def _answer(self, method, path, version, body, query):
         for pattern, handler in _ROUTES.items():
             found = re.fullmatch(pattern, f'{method} {path}')
             if found:
                 return handler(self, version, body, query, *found.groups())
-        raise _Refusal(404, 'itemNotFound', 'The resource could not be found.')
+        raise _missing('The resource could not be found.')
 
     def _is_left_out(self, path, host):
         return host in self.second_cell and self.leaves_out(path)
 
     def _server(self, guest):
         if guest not in self.servers:
-            raise _Refusal(404, 'itemNotFound', f'Instance {guest} could not be found.')
+            raise _missing(f'Instance {guest} could not be found.')
         return self.servers[guest]
 
     def _show(self, server, version):
@@ -378,9 +387,10 @@ class FakeNova(Progress, Evacuations):
         }
         status = (statuses | self.statuses)[vm_state]
         shown |= {
-            'status': 'MIGRATING' if task_state == 'migrating' else status,
+            'status': 'MIGRATING' if task_state == 'migrating' else self.STATUSES.get(task_state, status),
             'OS-EXT-STS:vm_state': vm_state,
             'OS-EXT-STS:task_state': task_state,
+            'OS-EXT-STS:power_state': shown.pop('power_state', self.POWER.get(vm_state, 0)),
             'OS-EXT-SRV-ATTR:host': host,
             'OS-EXT-SRV-ATTR:hypervisor_hostname': host,
             'OS-EXT-AZ:availability_zone': 'nova',
@@ -437,6 +447,8 @@ class FakeNova(Progress, Evacuations):
         if name == 'evacuate':
             self.evacuate(server, options, version)
             return 200, {}
+        if name in self.COLD:
+            return self.COLD[name](self, server, options)
         assert name == 'os-migrateLive', name
         host = options['host']
         if server['task_state'] is not None:
@@ -448,11 +460,11 @@ class FakeNova(Progress, Evacuations):
         if guest in self.refuses:
             raise _conflict(self.refuses[guest])
         server['task_state'] = 'migrating'
-        self._accepted.append((guest, host, self._add_action(guest, 'live-migration')))
+        self._accepted.append((guest, host, self._add_action(guest, 'live-migration'), 'live-migration'))
         return 202, None
 
     def _add_action(self, guest, action):
-        request_id = f'req-{uuid.uuid4()}'
+        request_id = self.answering or f'req-{uuid.uuid4()}'
         self.actions.append(
             {
                 'action': action,
@@ -461,7 +473,7 @@ class FakeNova(Progress, Evacuations):
                 'project_id': _PROJECT,
                 'request_id': request_id,
                 'start_time': self._time(),
-                'user_id': _USER,
+                'user_id': self.user,
                 'events': [],
             }
         )
@@ -483,7 +495,7 @@ class FakeNova(Progress, Evacuations):
                 hidden = {'details'} if version < (2, 84) else set()
                 events = [{key: event[key] for key in event.keys() - hidden} for event in one['events']]
                 return 200, {'instanceAction': one | {'events': events}}
-        raise _Refusal(404, 'itemNotFound', f'Action {request_id} not found')
+        raise _missing(f'Action {request_id} not found')
 
     def _list_migrations(self, version, body, query):
         query, newest_first = dict(query), self.rows[::-1]
@@ -501,26 +513,12 @@ class FakeNova(Progress, Evacuations):
             found = [row for row in found if query['host'] in (row['source_compute'], row['dest_compute'])]
         shown, links = self._page(found, query, 'uuid', 'migrations')
         for row in shown:
-            for name in ('wanted', 'request_id', 'ticks', 'abort', 'forgotten', 'is_left_off'):
+            for name in ('wanted', 'request_id', 'ticks', 'abort', 'forgotten', 'is_left_off', 'was', 'ended'):
                 row.pop(name, None)
             node = row['source_compute'] if row['dest_compute'] is not None else None
             row |= {'source_node': node, 'dest_node': row['dest_compute'], 'dest_host': None}
-            row |= {'user_id': _USER, 'project_id': _PROJECT}
+            row |= {'user_id': USER, 'project_id': _PROJECT}
         return 200, {'migrations': shown} | links
-
-    def _abort(self, version, body, query, guest, number):
-        server = self._server(guest)
-        row = next((row for row in self.rows if (row['instance_uuid'], row['id']) == (guest, int(number))), None)
-        if server['task_state'] != 'migrating':
-            raise _conflict(f"Instance {guest} is in an invalid state for 'abort live migration'")
-        if row is None:
-            raise _Refusal(404, 'itemNotFound', f'Migration {number} not found for instance {guest}')
-        if row['status'] not in _ABORTABLE:
-            state = f'Migration {number} state of instance {guest} is {row["status"]}. '
-            raise _bad(f'{state}Cannot abort live migration while the migration is in this state.')
-        self._add_action(guest, 'live_migration_cancel')
-        row['abort'] = self.services[row['source_compute']]['state'] == 'up'
-        return 202, None
 
     def _list_services(self, version, body, query):
         found = [one | {'state': self.shown_state(one)} for one in [*self.services.values(), *self.more_services]]
@@ -539,7 +537,7 @@ class FakeNova(Progress, Evacuations):
                 if one['status'] == 'enabled':
                     one['disabled_reason'] = None
                 return 200, {'service': one}
-        raise _Refusal(404, 'itemNotFound', f'Service {number} could not be found.')
+        raise _missing(f'Service {number} could not be found.')
 
     def _list_hypervisors(self, version, body, query):
         found = []
@@ -568,9 +566,11 @@ class FakeNova(Progress, Evacuations):
         return 200, {'server_groups': self.groups[start : start + limit]}
 
 
-def _response(status, document):
+def _response(status, document, request_id):
     body = b'' if document is None else json.dumps(document).encode()
-    return make_response(None, status, [('Content-Type', 'application/json')], body)
+    return make_response(
+        None, status, [('Content-Type', 'application/json'), ('X-Openstack-Request-Id', request_id)], body
+    )
 
 
 _ROUTES = {

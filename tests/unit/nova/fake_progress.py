@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a Nova in memory shows of live migrations in progress."""
+"""What a Nova in memory shows of live migrations in progress, and how it aborts them."""
+
+_ABORTABLE = ('queued', 'preparing', 'running')
 
 
 class Progress:
-    """The part of :class:`tests.unit.nova.fake.FakeNova` with the amounts of memory."""
+    """The part of :class:`tests.unit.nova.fake.FakeNova` with the amounts of memory, and aborts."""
 
     def _list_moves(self, version, body, query, guest):
         shown = []
@@ -21,3 +23,17 @@ class Progress:
                 | {'memory_remaining_bytes': remaining}
             )
         return 200, {'migrations': shown}
+
+    def _abort(self, version, body, query, guest, number):
+        server = self._server(guest)
+        row = next((row for row in self.rows if (row['instance_uuid'], row['id']) == (guest, int(number))), None)
+        if server['task_state'] != 'migrating':
+            raise self.conflict(f"Instance {guest} is in an invalid state for 'abort live migration'")
+        if row is None:
+            raise self.missing(f'Migration {number} not found for instance {guest}')
+        if row['status'] not in _ABORTABLE:
+            state = f'Migration {number} state of instance {guest} is {row["status"]}. '
+            raise self.bad(f'{state}Cannot abort live migration while the migration is in this state.')
+        self._add_action(guest, 'live_migration_cancel')
+        row['abort'] = self.services[row['source_compute']]['state'] == 'up'
+        return 202, None

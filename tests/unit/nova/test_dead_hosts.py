@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from migrator.drain.engine import MoveState
-from migrator.nova import engine
+from migrator.nova import moves
 from migrator.objects.drain import Member
 from tests.unit.nova.drained import Cloud
 
@@ -41,7 +41,7 @@ def test_row_of_a_guest_without_a_task_is_forgotten_after_a_settled_look(cloud, 
     assert not cloud.engine.look([member])[guest].is_stuck
     cloud.fake.servers[guest]['task_state'] = None
     assert cloud.engine.look([member])[guest].state in (MoveState.PENDING, MoveState.RUNNING)
-    cloud.fake.now += datetime.timedelta(seconds=engine.SETTLED)
+    cloud.fake.now += datetime.timedelta(seconds=moves.SETTLED)
     move = cloud.engine.look([member])[guest]
     assert move.state is MoveState.FAILED
     assert f'stays {status}' in move.reason

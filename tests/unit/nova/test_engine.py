@@ -11,7 +11,7 @@ from keystoneauth1.exceptions import ConnectFailure
 from migrator import exception
 from migrator.drain import run
 from migrator.drain.engine import MoveState, Refused
-from migrator.nova import engine
+from migrator.nova import moves
 from migrator.objects.drain import Direction, Drain, Member, MemberStatus
 from migrator.placement_client.client import PlacementClient
 from tests.unit import placements
@@ -326,7 +326,7 @@ def test_request_that_is_lost_is_repeated_after_a_settled_look(cloud):
     cloud.fake.before = lambda _method, _path: None
     began = cloud.fake.now
     cloud.go(until=lambda: cloud.asked(guest) == 1)
-    assert cloud.fake.now - began >= datetime.timedelta(seconds=engine.SETTLED)
+    assert cloud.fake.now - began >= datetime.timedelta(seconds=moves.SETTLED)
     assert cloud.go().status == 'completed'
     assert (cloud.asked(guest), cloud.member(guest).attempts) == (1, 1)
 
@@ -352,7 +352,7 @@ def test_request_that_arrives_late_is_not_repeated(cloud, number):
     guest = cloud.fake.add_guest('one')
     cloud.fake.before = lose(('POST', '/action'))
     cloud.step()
-    settled, requests = cloud.fake.now + datetime.timedelta(seconds=engine.SETTLED), []
+    settled, requests = cloud.fake.now + datetime.timedelta(seconds=moves.SETTLED), []
 
     def arrives(_method, path):
         if path.startswith(f'/servers/{guest}') and cloud.fake.now >= settled:

@@ -162,6 +162,24 @@ def test_state_of_the_guest_is_in_the_way(cloud, fields, kind, remedy):
     assert remedy in way['remedy']
 
 
+def test_shut_off_guest_is_planned_cold_if_it_is_included(cloud):
+    # The device keeps a guest only from moving live.
+    off = cloud.guest('off', vm_state='stopped', specs={'pci_passthrough:alias': 'gpu:1'})
+    cloud.guest('runs')
+    (without, _) = cloud.plan()['guests']
+    assert not without['can_move']
+    assert 'Or drain the host with --include-stopped' in without['obstacle']['remedy']
+    planned = {one['name']: one for one in cloud.plan(include_stopped=True)['guests']}
+    assert {name: (one['can_move'], one['migration_type']) for name, one in planned.items()} == {
+        'off': (True, 'migration'),
+        'runs': (True, 'live-migration'),
+    }
+    assert planned['off']['destination'] in ('host2', 'host3')
+    cloud.fake.servers[off]['flavor']['extra_specs'] = {'accel:device_profile': 'fpga'}
+    left = next(one for one in cloud.plan(include_stopped=True)['guests'] if one['name'] == 'off')
+    assert (left['can_move'], left['obstacle']['kind']) == (False, 'immovable')
+
+
 def test_busy_guest_gets_a_destination(cloud):
     cloud.guest(task_state='migrating')
     (guest,) = cloud.plan()['guests']

@@ -155,6 +155,19 @@ def test_cancel_aborts_and_enables_the_host(operator, nova):
     assert nova.on('host1') == ['guest0']
 
 
+def test_shut_off_guests_leave_and_come_back_if_they_are_included(operator, nova):
+    nova.add_guest('runs')
+    off = nova.add_guest('off', vm_state='stopped')
+    assert operator.run('plan', 'host1')[0] == 1
+    planned = operator.json('plan', 'host1', '--include-stopped')['guests']
+    assert {one['name']: one['migration_type'] for one in planned} == {'runs': 'live-migration', 'off': 'migration'}
+    assert operator.run('start', 'host1', '--include-stopped')[0] == 0
+    assert (nova.on('host1'), nova.servers[off]['vm_state']) == ([], 'stopped')
+    assert operator.run('restore', 'host1')[0] == 0
+    assert nova.on('host1') == ['off', 'runs']
+    assert [row['status'] for row in nova.rows if row['instance_uuid'] == off] == ['confirmed', 'confirmed']
+
+
 def test_restore_brings_back_what_has_moved(operator, nova):
     nova.add_guest('guest0')
     assert operator.run('start', 'host1')[0] == 0
