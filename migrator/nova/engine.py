@@ -306,11 +306,10 @@ class NovaEngine:
         Nova refuses the abort of one that is ``accepted``. The drain repeats the abort while it is being cancelled.
         """
         row = self._rows([member]).get(member.instance_uuid)
-        if Mark.of(member.mark).is_cold:
-            return
         if row is None or row.status in ENDED or (row.status not in _ABORTABLE and not drain.cancel_running):
             return
-        # Nova refuses it if the migration has ended, is only accepted, or was forgotten. The next look shows which.
+        # Nova refuses it if the migration has ended, is cold or only accepted, or was forgotten. The next look shows
+        # which.
         with contextlib.suppress(errors.NovaRefused):
             self._nova.abort(member.instance_uuid, row.id)
 

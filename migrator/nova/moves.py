@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The kinds of moves that a stock Nova makes, the marks that identify them, and their states as Nova shows them.
+"""The kinds of moves of a stock Nova, the marks that identify them, and their states as it shows them.
 
 A guest that is shut off moves by a cold migration. Its answer has no id of the migration, and once the guest is at its
 destination, in VERIFY_RESIZE, a user confirms or reverts it. A drain confirms those that it has requested itself, and
@@ -122,8 +122,9 @@ class Seen:
     service_at: Callable[[str], Service | None]
 
     def move(self) -> Move | None:
-        """Return the state of the move; None: its request has not arrived. Confirm a cold migration that waits.
+        """Return the state of the move, and confirm a cold migration that waits for that.
 
+        :returns: None: its request has not arrived.
         :raises migrator.nova.errors.NovaUnreachable: Nova did not answer.
         """
         return self._cold() if self.kind is COLD else self._live()
@@ -253,9 +254,10 @@ class Seen:
         server = self.server
         if server.vm_state == 'error' or server.status == 'ERROR':
             request = self._request(row)
+            copy = f'{row.source_compute} may keep its old copy. ' if self.kind is COLD else ''
             return (
                 f'It is on {server.host}, and Nova shows it in ERROR: migration {shown(row, request)} ended as '
-                f'{row.status}: {self._why(row, request)}. {self._set_active() or "Check the guest there."}'
+                f'{row.status}: {self._why(row, request)}. {copy}{self._set_active() or "Check the guest there."}'
             )
         if server.vm_state == RESIZED:
             return f'It is on {server.host}, and Nova still shows it in VERIFY_RESIZE. {self._set_active()}'.rstrip()

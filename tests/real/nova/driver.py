@@ -12,7 +12,7 @@ file as well, with a line for each time that one was made: ``disks/UUID`` if it 
 ``move_seconds``
     how long the copying takes; 1 second without it
 ``move_fails``
-    where the move fails: ``check``, ``pre``, ``live`` or ``post``
+    where the move fails: ``check``, ``pre``, ``live`` or ``post``; a cold migration: ``live``, ``post`` or ``confirm``
 """
 
 from __future__ import annotations
@@ -174,6 +174,28 @@ class Driver(fake.FakeDriverWithoutFakeNodes):
         if instance.uuid not in self._moves:
             raise exception.InstanceNotRunning(instance_id=instance.uuid)
         self._moves[instance.uuid].put(status)
+
+    # --- cold migrations ---------------------------------------------------------------------------------------------
+
+    def migrate_disk_and_power_off(self, context, instance, *args, **kwargs):
+        time.sleep(float(instance.metadata.get('move_seconds', 1)))
+        self._fail_cold(instance, 'live')
+        return super().migrate_disk_and_power_off(context, instance, *args, **kwargs)
+
+    def finish_migration(self, context, migration, instance, *args, **kwargs):
+        self._fail_cold(instance, 'post')
+        here, there = (disk_of(instance, host) for host in (migration.source_compute, migration.dest_compute))
+        if here != there:
+            there.write_text(here.read_text())
+        return super().finish_migration(context, migration, instance, *args, **kwargs)
+
+    def confirm_migration(self, context, migration, instance, network_info):
+        self._fail_cold(instance, 'confirm')
+        return super().confirm_migration(context, migration, instance, network_info)
+
+    def _fail_cold(self, instance, where):
+        if instance.metadata.get('move_fails') == where:
+            raise exception.InstancePowerOffFailure(reason=f'move_fails is {where}')
 
     # --- the destination ---------------------------------------------------------------------------------------------
 

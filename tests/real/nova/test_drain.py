@@ -45,9 +45,9 @@ def openstack(lab):
     return run
 
 
-def moves(lab, guest, after=0):
-    """Return the statuses of a guest's live migrations, the newest first."""
-    rows = lab.ask('GET', f'/os-migrations?instance_uuid={guest}&migration_type=live-migration')['migrations']
+def moves(lab, guest, after=0, kind='live-migration'):
+    """Return the statuses of a guest's migrations of a kind, the newest first."""
+    rows = lab.ask('GET', f'/os-migrations?instance_uuid={guest}&migration_type={kind}')['migrations']
     return [row['status'] for row in rows if row['id'] > after]
 
 
@@ -60,6 +60,18 @@ def wait_for_move(lab, guests, status='running'):
     """Return the first of the guests whose migration gets to a status."""
     process.wait_until(lambda: any(status in moves(lab, guest) for guest in guests), f'a move to be {status}', 120)
     return next(guest for guest in guests if status in moves(lab, guest))
+
+
+def status(lab, guest):
+    """Return the status of a guest."""
+    return lab.ask('GET', f'/servers/{guest}')['server']['status']
+
+
+def stop(lab, *guests):
+    """Shut guests off."""
+    for guest in guests:
+        lab.ask('POST', f'/servers/{guest}/action', **{'os-stop': None})
+    process.wait_until(lambda: all(status(lab, guest) == 'SHUTOFF' for guest in guests), 'guests to stop', 60)
 
 
 def check_hosts(lab, guests):
@@ -125,30 +137,61 @@ def test_killed_before_each_write_every_guest_moves_once(lab, tmp_path):
     empty = tmp_path / 'empty.sqlite'
     Command(lab, empty).run('list')
     lab.disable('host3')
-    guests, hosts = (
-        lab.guests(3, 'host1', move_seconds='0.5'),
-        itertools.cycle([('host1', 'host2'), ('host2', 'host1')]),
-    )
+    guests = lab.guests(3, 'host1', move_seconds='0.5')
+    off, hosts = guests[0], itertools.cycle([('host1', 'host2'), ('host2', 'host1')])
+    stop(lab, off)
+    once = {guest: ['confirmed'] if guest == off else ['completed'] for guest in guests}
     for kill_at in itertools.count(1, EVERY):
         here, there = next(hosts)
         lab.enable('host1', 'host2')
         state = tmp_path / f'{kill_at}.sqlite'
         shutil.copy(empty, state)
         drain, before = Command(lab, state), newest(lab)
-        with drain.begin('start', here, kill_at=kill_at) as running:
+        start = ('start', here, '--include-stopped')
+        with drain.begin(*start, kill_at=kill_at) as running:
             running.communicate(timeout=300)
         if running.returncode == KILLED:
             in_progress = [one for one in drain.read('list')['drains'] if one['status'] != 'completed']
-            drain.run('resume') if in_progress else drain.run('start', here)
+            drain.run('resume') if in_progress else drain.run(*start)
         where = f'killed before write {kill_at}'
         assert lab.truth() == {here: set(), there: set(guests), 'host3': set()}, where
-        assert {guest: moves(lab, guest, before) for guest in guests} == {guest: ['completed'] for guest in guests}, (
-            where
-        )
+        kinds = {guest: 'migration' if guest == off else 'live-migration' for guest in guests}
+        assert {guest: moves(lab, guest, before, kinds[guest]) for guest in guests} == once, where
+        assert status(lab, off) == 'SHUTOFF', where
         if running.returncode != KILLED:
             assert running.returncode == 0
             assert kill_at > 8, 'a drain of three has more writes'
             return
+
+
+@pytest.mark.slow
+def test_shut_off_guests_leave_and_come_back_and_what_others_have_migrated_is_blocked(lab, drain, openstack):
+    off, runs, theirs = lab.guests(3, 'host1')
+    fails = {phase: lab.guests(1, 'host1', move_fails=phase)[0] for phase in ('live', 'post', 'confirm')}
+    stop(lab, off, theirs, *fails.values())
+    openstack('server', 'migrate', '--wait', theirs)
+    planned = drain.read('plan', 'host1', '--include-stopped', status=None)
+    types = {one['instance_uuid']: one['migration_type'] for one in planned['guests']}
+    assert types == dict.fromkeys((off, *fails.values()), 'migration') | {runs: 'live-migration'}
+    drain.run('start', 'host1', '--include-stopped', '--max-attempts', '1', status=1)
+
+    shown, statuses = members(drain, 'host1')
+    moved = {off, runs, fails['post'], fails['confirm']}
+    assert {guest for guest, one in statuses.items() if one == 'moved'} == moved, shown
+    assert (statuses[theirs], statuses[fails['live']]) == ('blocked', 'failed'), shown
+    reasons = {one['instance_uuid']: one['reason'] or '' for one in shown['members']}
+    assert f'openstack server migration confirm {theirs}' in reasons[theirs]
+    for phase, guest in fails.items():
+        assert f'move_fails is {phase}' in reasons[guest], reasons[guest]
+        actions = lab.ask('GET', f'/servers/{guest}/os-instance-actions')['instanceActions']
+        assert actions[0]['request_id'] in reasons[guest], (actions, reasons[guest])
+    assert (status(lab, theirs), status(lab, off), status(lab, runs)) == ('VERIFY_RESIZE', 'SHUTOFF', 'ACTIVE')
+
+    openstack('server', 'migration', 'confirm', theirs)
+    drain.run('restore', 'host1', status=1)
+    assert {off, runs} <= lab.truth()['host1']
+    assert moves(lab, off, kind='migration') == ['confirmed'] * 2
+    check_hosts(lab, [off, runs, theirs])
 
 
 @pytest.mark.slow

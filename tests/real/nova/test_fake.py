@@ -58,6 +58,17 @@ class World:
     def move(self, uuid, host=None):
         self.ask('POST', f'/servers/{uuid}/action', {'os-migrateLive': {'host': host, 'block_migration': 'auto'}})
 
+    def act_on(self, uuid, **action):
+        self.ask('POST', f'/servers/{uuid}/action', action)
+
+    def migrate_cold(self, uuid, host):
+        """Migrate a guest, and note whether the answer has the id of its action."""
+        path, body = f'/servers/{uuid}/action', {'migrate': {'host': host}}
+        answer = self._adapter.request(path, 'POST', microversion=NOVA, raise_exc=False, json=body)
+        newest = self.ask('GET', f'/servers/{uuid}/os-instance-actions', keep=False)['instanceActions'][0]
+        known = answer.headers['X-Openstack-Request-Id'] == newest['request_id']
+        self.answers.append((f'the id of a cold migration to {host}', answer.status_code, [newest['action'], known]))
+
     def row(self, uuid):
         rows = self.ask('GET', f'/os-migrations?instance_uuid={uuid}', keep=False)['migrations']
         return rows[0] if rows else None
@@ -70,6 +81,8 @@ class World:
             if row is None or row['status'] not in statuses:
                 return False
             server = self.ask('GET', f'/servers/{uuid}', keep=False)['server']
+            if row['status'] in ('finished', 'confirmed', 'reverted'):
+                return (server['OS-EXT-STS:vm_state'] == 'resized') is (row['status'] == 'finished')
             return row['status'] not in ENDED or server['OS-EXT-STS:task_state'] is None
 
         self._wait(reached)
@@ -165,6 +178,32 @@ def run(world):
             one['event'] for one in shown['instanceAction']['events'] if one['result'] == 'Error' and one['details']
         }
         world.answers.append((f'the action that failed in {phase}', action['message'], sorted(failed)))
+    # a guest that is shut off moves cold, and its user confirms or reverts it
+    cold = world.guest('cold')
+    world.act(cold, 'stop')
+    for host in ('host9', 'host1', 'host2'):
+        world.act_on(cold, migrate={'host': host})
+    world.until(cold, 'finished')
+    world.look(cold)
+    world.act_on(cold, migrate=None)
+    for _ in range(2):
+        world.act_on(cold, confirmResize=None)
+        world.until(cold, 'confirmed')
+    world.look(cold)
+    world.migrate_cold(cold, 'host1')
+    world.until(cold, 'finished')
+    world.act_on(cold, revertResize=None)
+    world.until(cold, 'reverted')
+    world.look(cold)
+    for phase in ('live', 'post', 'confirm'):
+        guest = world.guest(f'cold fails in {phase}', phase)
+        world.act(guest, 'stop')
+        world.migrate_cold(guest, 'host2')
+        if phase == 'confirm':
+            world.until(guest, 'finished')
+            world.act_on(guest, confirmResize=None)
+        world.until(guest, 'error')
+        world.look(guest)
     # one runs, one waits in the queue of the source, and each is aborted
     runs, waits = world.guest('runs', seconds=60), world.guest('waits', seconds=60)
     world.move(runs, 'host2')

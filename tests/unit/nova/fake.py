@@ -390,7 +390,7 @@ class FakeNova(Progress, ColdMigrations, Evacuations):
             'status': 'MIGRATING' if task_state == 'migrating' else self.STATUSES.get(task_state, status),
             'OS-EXT-STS:vm_state': vm_state,
             'OS-EXT-STS:task_state': task_state,
-            'OS-EXT-STS:power_state': shown.pop('power_state', self.POWER.get(vm_state, 0)),
+            'OS-EXT-STS:power_state': shown.pop('power_state', self.POWER.get(vm_state, 1)),
             'OS-EXT-SRV-ATTR:host': host,
             'OS-EXT-SRV-ATTR:hypervisor_hostname': host,
             'OS-EXT-AZ:availability_zone': 'nova',
@@ -516,7 +516,8 @@ class FakeNova(Progress, ColdMigrations, Evacuations):
             for name in ('wanted', 'request_id', 'ticks', 'abort', 'forgotten', 'is_left_off', 'was', 'ended'):
                 row.pop(name, None)
             node = row['source_compute'] if row['dest_compute'] is not None else None
-            row |= {'source_node': node, 'dest_node': row['dest_compute'], 'dest_host': None}
+            address = '192.168.0.1' if row['migration_type'] == 'migration' and row['dest_compute'] else None
+            row |= {'source_node': node, 'dest_node': row['dest_compute'], 'dest_host': address}
             row |= {'user_id': USER, 'project_id': _PROJECT}
         return 200, {'migrations': shown} | links
 

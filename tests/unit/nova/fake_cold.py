@@ -117,7 +117,7 @@ class ColdMigrations:
             row['ticks'] -= 1
         elif row['status'] == 'migrating':
             if fails == 'live':
-                server['vm_state'] = 'error'
+                server |= {'vm_state': 'error', 'power_state': self.POWER[row['was']]}
                 self._end(row, 'error', 'compute_resize_instance', 'the lab says so')
                 return
             self._set(row, 'post-migrating')
@@ -132,7 +132,7 @@ class ColdMigrations:
         server['task_state'] = None
         if fails == 'post':
             self._set(row, 'error')
-            server['vm_state'] = 'error'
+            server |= {'vm_state': 'error', 'power_state': self.POWER[row['was']]}
             self._put_if(row['uuid'], {})
             self._note(row, 'compute_finish_resize', 'the lab says so')
             return
@@ -153,10 +153,11 @@ class ColdMigrations:
         server['vm_state'] = 'error' if fails == 'confirm' else {1: 'active', 4: 'stopped'}[power]
         self._put_if(row['uuid'], {})
         if fails == 'confirm':
+            server['power_state'] = power
             self._note(row, 'compute_confirm_resize', 'the lab says so')
 
     def confirm_late(self):
-        """Confirm what has waited for so long that Nova does it by itself."""
+        """Confirm what has waited until Nova does it by itself."""
         for row in self.rows if self.confirms_after is not None else ():
             guest = row['instance_uuid']
             waits = row['status'] == 'finished' and guest in self.servers and self.resized(guest)

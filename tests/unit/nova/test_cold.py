@@ -179,7 +179,7 @@ def test_guest_in_error_at_its_destination_has_moved_with_a_remedy(cloud, where)
     assert (cloud.status(guest), asked(cloud, guest)) == ('moved', 1)
     reason = cloud.member(guest).reason
     assert f'It is on host2, and Nova shows it in ERROR: migration 1 ({cloud.fake.row(guest)["request_id"]})' in reason
-    assert 'the lab says so' in reason
+    assert 'the lab says so. host1 may keep its old copy. ' in reason
     assert f'openstack server set --state active {guest}' in reason
     assert f'To check: off: {reason}' in drain.message
 
@@ -372,7 +372,10 @@ class Killed(BaseException):
 
 
 def run_killed(cloud, number, after):
-    """Run a drain whose process ends at its write of this number, before or after it was done; return whether it was.
+    """Run a drain whose process is killed at a write, and return whether it was.
+
+    :param number: which write.
+    :param after: whether it is killed after the write, and not before.
 
     A write is a commit, or a request that changes something in the cloud.
     """
@@ -453,6 +456,16 @@ def test_confirmation_without_an_answer_is_repeated_only_if_it_was_lost(cloud, a
     cloud.fake.before = cloud.fake.after = nothing
     assert cloud.go().status == 'completed'
     assert (asked(cloud, guest, 'confirmResize'), is_done(cloud, guest)) == (1, True)
+
+
+def test_look_sends_no_second_confirmation_and_shows_nothing_in_the_way_while_nova_confirms(cloud):
+    guest = cloud.fake.add_guest('off', vm_state='stopped')
+    cloud.go(until=lambda: reaches(cloud, guest, 'finished'))
+    cloud.fake.confirm(cloud.fake.servers[guest], None)
+    sent = len(cloud.fake.requests)
+    (move,) = cloud.engine.look([cloud.member(guest)]).values()
+    assert (move.state, move.waits_for) == (MoveState.RUNNING, None)
+    assert {method for method, _ in cloud.fake.requests[sent:]} == {'GET'}
 
 
 @pytest.mark.parametrize(
