@@ -212,19 +212,24 @@ def short(text: str) -> str:
 
 
 def forgotten(row: NovaMigration, request: Action | None) -> str:
-    """Return what is known of a migration whose end Nova has written by half, or not at all, in words.
+    """Return what is known of a migration whose end Nova has not written, or only by half, and what to do.
 
     :param request: the action that has requested it.
     """
+    return '. '.join(problem_and_remedy(row, request))
+
+
+def problem_and_remedy(row: NovaMigration, request: Action | None) -> tuple[str, str]:
+    """Return the two parts of :func:`forgotten`, without their last full stops."""
     name = shown(row, request)
     if row.status in MOVED:
         return (
             f'Its migration {name} is {row.status}, but Nova still shows the guest on {row.source_compute}. The '
-            f'guest probably runs at {row.dest_compute}: look there. Until you know, do not reset its state, move it '
-            'or evacuate it'
+            f'guest probably runs at {row.dest_compute}',
+            'Look there. Until you know, do not reset its state, move it or evacuate it',
         )
     return (
         f'Nova has forgotten its migration {name}, which stays {row.status}, as the guest has no task: nova-compute '
-        f'at {row.source_compute} was restarted, or the state of the guest was reset. Look at both hosts. '
-        f'{remedies.offer(remedies.Kind.AUDIT_NOVA)}'
+        f'at {row.source_compute} was restarted, or the state of the guest was reset',
+        f'Look at both hosts. {remedies.offer(remedies.Kind.AUDIT_NOVA)}',
     )

@@ -189,7 +189,7 @@ def _records(services: Sequence[Service]) -> Iterator[Finding]:
 
 def _forgotten(nova: Nova, rows: Sequence[NovaMigration]) -> Iterator[Finding]:
     """Yield the migrations that Nova shows as in progress, and whose guests have no task."""
-    from migrator.nova.guests import ENDED, forgotten, request_of
+    from migrator.nova.guests import ENDED, problem_and_remedy, request_of
 
     suspects = []
     for row in rows:
@@ -201,9 +201,8 @@ def _forgotten(nova: Nova, rows: Sequence[NovaMigration]) -> Iterator[Finding]:
         # One that has ended between the two looks is no longer in progress.
         newest = next((one for one in nova.migrations(instance_uuid=row.instance_uuid) if one.id == row.id), None)
         if newest is not None and newest.status not in ENDED:
-            known = forgotten(newest, request_of(nova, newest))
-            text, _, remedy = f'Guest {row.instance_uuid}: {known}.'.partition(' Look at both hosts. ')
-            yield Finding('migrations', text, False, f'Look at both hosts. {remedy}'.strip())
+            problem, remedy = problem_and_remedy(newest, request_of(nova, newest))
+            yield Finding('migrations', f'Guest {row.instance_uuid}: {problem}.', False, f'{remedy}.')
 
 
 # --- Placement -------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def test_completed_migration_whose_guest_stays_is_neither_reset_nor_repeated(clo
         cloud.fake.tick(10)
         cloud.step()
     member = cloud.member(guest)
-    assert f'The guest probably runs at {host}: look there.' in member.reason
+    assert f'The guest probably runs at {host}. Look there.' in member.reason
     assert 'set --state' not in member.reason
     assert cloud.asked(guest) == 1
     assert member.status == 'failed'
@@ -46,7 +46,7 @@ def test_guest_whose_move_is_half_written_is_not_requested_again_after_a_failure
         cloud.fake.tick(10)
         cloud.step()
     assert cloud.asked(guest) == 1
-    assert f'The guest probably runs at {host}: look there.' in cloud.member(guest).reason
+    assert f'The guest probably runs at {host}. Look there.' in cloud.member(guest).reason
 
 
 def test_guest_that_was_requested_from_the_new_host_since_is_not_half_moved(cloud):
@@ -93,4 +93,4 @@ def test_next_drain_does_not_move_a_guest_that_may_be_elsewhere(cloud):
         cloud.fake.tick(10)
         cloud.step()
     assert cloud.asked(guest) == 1
-    assert f'The guest probably runs at {host}: look there.' in cloud.member(guest).reason
+    assert f'The guest probably runs at {host}. Look there.' in cloud.member(guest).reason
