@@ -6,7 +6,6 @@ import collections
 import json
 import pathlib
 import sys
-import time
 
 import pytest
 
@@ -52,7 +51,6 @@ def wait_for(openstack, server, status='completed', tries=100):
         found = openstack('server', 'migration', 'list', '--server', server)
         if found and {one['Status'] for one in found} == {status}:
             return found
-        time.sleep(0.1)
     raise AssertionError(f'migrations of {server}: {found}')
 
 
@@ -64,7 +62,6 @@ def delete_service(openstack, service_id, tries=100):
         except AssertionError:
             if not left:
                 raise
-            time.sleep(0.1)
         else:
             return
 

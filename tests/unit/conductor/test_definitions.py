@@ -49,7 +49,7 @@ def test_guest_that_cannot_be_moved_live_is_named_once_for_each_reason(
     for reason, times in (('it has a pci device', 1), ('it has a pci device', 1), ('it has a snapshot', 2), ('', 2)):
         guest.immovable = reason
         stage.simulation.advance(4000)
-        stage.until(lambda reason=reason: _reported(stage) == (reason or None), 60)  # type: ignore[misc]
+        stage.until(lambda reason=reason: _reported(stage) == (reason or None), 60)  # type: ignore[misc] -- mypy cannot infer a lambda with a default
         assert len(said()) == times
     assert said() == ['it has a pci device', 'it has a snapshot']
 

@@ -17,7 +17,7 @@ class ColdMigrations:
 
     #: Task -> the status that Nova shows; vm_state -> the power state.
     STATUSES = dict.fromkeys(('resize_prep', 'resize_migrating', 'resize_migrated', 'resize_finish'), 'RESIZE')
-    POWER = {'active': 1, 'paused': 3, 'stopped': 4}  # noqa: RUF012
+    POWER = {'active': 1, 'paused': 3, 'stopped': 4}  # noqa: RUF012 -- nothing changes it
 
     def __init__(self):
         super().__init__()
@@ -74,7 +74,7 @@ class ColdMigrations:
         self._add_action(server['id'], 'revertResize')
         return 202, None
 
-    COLD = {'migrate': migrate, 'confirmResize': confirm, 'revertResize': revert}  # noqa: RUF012
+    COLD = {'migrate': migrate, 'confirmResize': confirm, 'revertResize': revert}  # noqa: RUF012 -- nothing changes it
 
     def _undecided(self, server, action):
         if server['vm_state'] != 'resized' or server['task_state'] is not None:
