@@ -64,7 +64,7 @@ class Adapter(Protocol):
         """Send one request to the service."""
 
     def get_token(self) -> str | None:
-        """Return a token, which is asked for if there is none that lasts."""
+        """Return the last token while it is valid, else a new one."""
 
     def get_user_id(self) -> str | None:
         """Return the id of the user."""

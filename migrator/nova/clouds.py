@@ -41,7 +41,7 @@ _HOW = (
 class File:
     """The first ``clouds.yaml`` that can be read.
 
-    :ivar path: None: there is none.
+    :ivar path: None if no file was found.
     :ivar clouds: the names of its clouds.
     """
 

@@ -4,7 +4,8 @@
 
 Nova accepts the request of a migration before the migration has an id. So the mark of a member has the id of its
 guest's newest migration before the request. A migration of the same type with a greater id is the requested one. If
-there is none, and the guest has no task for :data:`migrator.nova.moves.SETTLED` seconds, the request has not arrived.
+no such migration appears, and the guest has no task for :data:`migrator.nova.moves.SETTLED` seconds, the request has
+not arrived.
 
 After a nova-compute was killed, Nova may show its migration as in progress for ever. The guest of such a migration has
 no task. A guest without a task is where Nova shows it.

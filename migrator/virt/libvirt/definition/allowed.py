@@ -2,7 +2,7 @@
 
 """What a definition that another host has reported may have: the table, after libvirt's schema.
 
-A place is the path of an element below ``<domain>``. What is in no table is refused. :mod:`.bounds` is the judge.
+A place is the path of an element below ``<domain>``. Any other part is refused. :mod:`.bounds` is the judge.
 """
 
 from __future__ import annotations
