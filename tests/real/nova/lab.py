@@ -206,6 +206,8 @@ class Lab:
             'report_interval': 2,
             'service_down_time': 12,
             'periodic_fuzzy_delay': 0,
+            # how long a count of guests may be wrong after a move; the command here waits ten seconds for it
+            'update_resources_interval': 4,
             'reserved_host_memory_mb': 0,
             'vif_plugging_is_fatal': False,
             'vif_plugging_timeout': 0,
@@ -372,6 +374,20 @@ class Lab:
             if service['host'] in hosts:
                 self.ask('PUT', f'/os-services/{service["id"]}', status='disabled')
 
+    def wait_up(self, *hosts: str) -> None:
+        """Return when these hosts are up by a report of now.
+
+        nova shows a host that was killed as up until service_down_time has passed, and one that was started does not
+        report for some seconds: what counts is a report after this call.
+        """
+        before = {service['host']: service['updated_at'] for service in self._computes()}
+
+        def are_up() -> bool:
+            found = {service['host']: service for service in self._computes() if service['state'] == 'up'}
+            return all(host in found and found[host]['updated_at'] != before[host] for host in hosts)
+
+        process.wait_until(are_up, f'{", ".join(hosts)} to be up', 60)
+
     def _computes(self) -> list[dict[str, Any]]:
         return self.ask('GET', '/os-services?binary=nova-compute')['services']
 
@@ -422,6 +438,7 @@ class Lab:
             if service['forced_down']:
                 self.ask('PUT', f'/os-services/{service["id"]}', forced_down=False)
         self.enable(*self.hosts)
+        self.wait_up(*self.hosts)
         for server in self._servers():
             self.ask('DELETE', f'/servers/{server["id"]}')
         process.wait_until(lambda: not self._servers(), 'nova to delete the guests', 60)

@@ -74,7 +74,7 @@ def bring_back(lab, host):
     process.wait_until(lambda: not lab.ask('GET', rows)['migrations'], 'the evacuations to be completed', 60)
     lab.ask('PUT', f'/os-services/{service(lab, host)["id"]}', forced_down=False)
     # Only a host that is up learns at once that it is enabled, and changes its traits in Placement.
-    process.wait_until(lambda: service(lab, host)['state'] == 'up', f'{host} to be up', 60)
+    lab.wait_up(host)
     lab.enable(host)
 
 
