@@ -51,8 +51,9 @@ SHORT = $(addprefix tests/simulation/,test_matrix.py test_seeds.py test_reexecut
 # what has a Placement in its own process, and may as well have another
 ALLOCATIONS = tests/unit/placement_client $(addprefix tests/functional/,test_audit.py test_force_nested.py)
 
-# what has the fake Placement in make test
-WITH_PLACEMENT = tests/unit/nova tests/unit/placement_client/test_writer.py
+# what has the fake Placement in make test: what is about Placement, and what needs one
+ON_PLACEMENT = tests/unit/placement_client
+WITH_PLACEMENT = tests/unit/nova tests/functional/test_drain_of_nova.py
 
 # what is left out where there is no driver for PostgreSQL
 WITH_DRIVER = $(addprefix tests/unit/cmd/,\
@@ -144,10 +145,11 @@ test-real:
 	@echo 'What needs the driver for PostgreSQL, which is not there in make test:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest $(WITH_DRIVER) $(ARGS)
 	@echo 'The allocation tests again, Placement being served over HTTP with PostgreSQL behind it:'
-	$(IN_VENV) MIGRATOR_EVERY=$(EVERY) $(VENV)/bin/python -m pytest -p tests.real.over_http --timeout 300 $(ALLOCATIONS) $(ARGS)
+	$(IN_VENV) MIGRATOR_EVERY=$(EVERY) MIGRATOR_REAL_PLACEMENT=1 $(VENV)/bin/python -m pytest -p tests.real.over_http --timeout 300 $(ALLOCATIONS) $(ARGS)
 	@echo 'The functional tests again, with the real Placement in their process:'
 	$(IN_VENV) MIGRATOR_EVERY=$(EVERY) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --real-placement tests/functional $(ARGS)
-	@echo 'The tests of a stock Nova, and of writes that are sent together, with the real Placement:'
+	@echo 'All tests of the Placement client, and the tests of a stock Nova, with the real Placement:'
+	$(IN_VENV) MIGRATOR_REAL_PLACEMENT=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $(ON_PLACEMENT) $(ARGS)
 	$(IN_VENV) MIGRATOR_EVERY=$(EVERY) MIGRATOR_REAL_PLACEMENT=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $(WITH_PLACEMENT) $(ARGS)
 	@echo 'The functional tests again, the services being processes:'
 	$(IN_VENV) MIGRATOR_EVERY=$(EVERY) $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal -p tests.real.on_processes --timeout 300 \

@@ -9,7 +9,7 @@ import pytest
 from migrator.cmd.conductor import make_mover
 from migrator.placement_client.client import PlacementClient
 from migrator.testing.cloud import SimulatedCloud
-from migrator.testing.placement import InProcessPlacement
+from tests.unit import placements
 from tests.unit.nova.fake import FakeNova
 
 pytestmark = pytest.mark.simulated(reason='its Nova is in memory, and goes by the clock of the simulation')
@@ -48,7 +48,7 @@ class Site:
 
 @pytest.fixture(scope='module')
 def running(tmp_path_factory):
-    with InProcessPlacement(tmp_path_factory.mktemp('placement')) as running:
+    with placements.running(tmp_path_factory.mktemp('placement')) as running:
         yield running
 
 

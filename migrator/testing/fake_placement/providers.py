@@ -107,7 +107,8 @@ class Providers:
         if parent is not None and (parent == uuid or parent not in self._providers):
             raise RefusedError(400, 'Unable to create resource provider: it cannot have this parent provider UUID.')
         if uuid in self._providers or body['name'] in self._names:
-            raise RefusedError(409, 'Conflicting resource provider already exists.', DUPLICATE_NAME)
+            same = f'uuid: {uuid}' if uuid in self._providers else f'name: {body["name"]}'
+            raise RefusedError(409, f'Conflicting resource provider {same} already exists.', DUPLICATE_NAME)
         number = max((one.id for one in self._providers.values()), default=0) + 1
         provider = Provider(number, uuid, body['name'], None if parent is None else self._providers[parent])
         self._providers[uuid] = self._names[provider.name] = provider
@@ -128,7 +129,7 @@ class Providers:
                 raise RefusedError(400, 'Unable to save resource provider: creating loop in the tree is not allowed.')
             above = above.parent
         if self._names.get(body['name'], provider) is not provider:
-            raise RefusedError(409, 'Conflicting resource provider already exists.', DUPLICATE_NAME)
+            raise RefusedError(409, f'Conflicting resource provider {body["name"]} already exists.', DUPLICATE_NAME)
         del self._names[provider.name]
         provider.name, provider.parent = body['name'], parent
         self._names[provider.name] = provider

@@ -15,7 +15,7 @@ import pytest
 from migrator.nova import audit, errors
 from migrator.placement_client.client import PlacementClient
 from migrator.testing.fake_placement.service import FakePlacement
-from migrator.testing.placement import InProcessPlacement
+from tests.unit import placements
 from tests.unit.nova.fake import FakeNova
 from tests.unit.nova.test_heal import Cloud, Threads
 
@@ -90,7 +90,7 @@ def state(cloud, dice):
 
 @pytest.fixture(scope='module')
 def running(tmp_path_factory):
-    with InProcessPlacement(tmp_path_factory.mktemp('placement')) as running:
+    with placements.running(tmp_path_factory.mktemp('placement')) as running:
         yield running
 
 

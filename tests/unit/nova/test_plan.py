@@ -12,7 +12,7 @@ from migrator.drain.engine import Refused
 from migrator.nova import plan, recorded
 from migrator.objects.drain import Drain, Member
 from migrator.placement_client.client import PlacementClient
-from migrator.testing.placement import InProcessPlacement
+from tests.unit import placements
 from tests.unit.nova.fake import FakeNova
 
 SSD = 'CUSTOM_SSD'
@@ -92,7 +92,7 @@ class Cloud:
 
 @pytest.fixture(scope='module')
 def _running(tmp_path_factory):
-    with InProcessPlacement(tmp_path_factory.mktemp('placement')) as running:
+    with placements.running(tmp_path_factory.mktemp('placement')) as running:
         yield running
 
 

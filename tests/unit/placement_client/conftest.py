@@ -9,7 +9,7 @@ import pytest
 
 from migrator.placement_client import allocation_state, allocations
 from migrator.placement_client.client import PlacementClient
-from migrator.testing.placement import InProcessPlacement
+from tests.unit import placements
 
 
 @dataclasses.dataclass
@@ -56,7 +56,7 @@ def consumer(consumer_type=allocation_state.INSTANCE):
 
 @pytest.fixture(scope='session')
 def _running(tmp_path_factory):
-    with InProcessPlacement(tmp_path_factory.mktemp('placement')) as running:
+    with placements.running(tmp_path_factory.mktemp('placement')) as running:
         yield running
 
 
