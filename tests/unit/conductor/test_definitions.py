@@ -39,8 +39,10 @@ def test_host_is_not_asked_for_all_of_its_guests_at_once(
 
 
 def test_guest_that_cannot_be_moved_live_is_named_once_for_each_reason(
-    stage: Stage, caplog: pytest.LogCaptureFixture
+    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(definitions, '_KEPT', 400.0)
+
     def said() -> list[str]:
         texts = [record.getMessage() for record in caplog.records if record.name == definitions.__name__]
         return [text.partition('moved live: ')[2] for text in texts if 'guest (' in text]
@@ -48,7 +50,7 @@ def test_guest_that_cannot_be_moved_live_is_named_once_for_each_reason(
     guest = stage.host('host1').guests[stage.instance.uuid]
     for reason, times in (('it has a pci device', 1), ('it has a pci device', 1), ('it has a snapshot', 2), ('', 2)):
         guest.immovable = reason
-        stage.simulation.advance(4000)
+        stage.simulation.advance(500)
         stage.until(lambda reason=reason: _reported(stage) == (reason or None), 60)  # type: ignore[misc] -- mypy cannot infer a lambda with a default
         assert len(said()) == times
     assert said() == ['it has a pci device', 'it has a snapshot']

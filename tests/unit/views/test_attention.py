@@ -75,6 +75,14 @@ class Watched(Faces):
     def drain(self, host='host1', *words):
         return self.operator.json('drain', 'start', host, *words)['uuid']
 
+    def until(self, kind):
+        """Let time pass until a line of a kind is there; read them once in fifteen seconds, for that is dear."""
+        for _ in range(60):
+            if kind in self.lines():
+                return
+            self.cloud.simulation.advance(15)
+        raise AssertionError(f'there is no {kind}')
+
     def until_ended(self, uuid):
         self.cloud.simulation.run_until(lambda: self.cloud.database.drains.get(uuid).ended, 900)
 
@@ -185,7 +193,7 @@ def test_host_that_dies_is_declared_down_and_its_guests_are_evacuated(site):
     guest = site.cloud.boot('one', 'host1')
     site.cloud.simulation.advance(240)  # the host reports the guest's definition
     site.cloud.kill('host1')
-    site.cloud.simulation.run_until(lambda: site.lines(), 900)
+    site.until('host-down')
     line = site.lines()['host-down']
     assert 'The database has 1 guest there' in line['text']
     site.cloud.world.hypervisors['host1'].power_off()
@@ -204,7 +212,7 @@ def test_failed_evacuation_is_offered_again_while_the_host_is_dead(site):
     guest = site.cloud.boot('one', 'host1')
     site.cloud.kill('host1')
     site.cloud.world.hypervisors['host1'].power_off()
-    site.cloud.simulation.run_until(lambda: 'host-down' in site.lines(), 900)
+    site.until('host-down')
     site.set_service('host1', forced_down=True)
     for host in ('host2', 'host3'):
         faults(site.cloud, host).fail('check_can_evacuate', 'its disks are missing', sticky=True)
@@ -216,7 +224,7 @@ def test_failed_evacuation_is_offered_again_while_the_host_is_dead(site):
     assert len(site.lines()['migration-failed']['commands']) == 1
     site.set_service('host1', forced_down=True)
     site.cloud.kill('conductor1')  # no service reads what the host reports, if it is back
-    site.cloud.simulation.run_until(lambda: 'no-conductor' in site.lines(), 900)
+    site.until('no-conductor')
     lines = site.lines()
     assert len(lines['migration-failed']['commands']) == 1
     assert lines['forced-down']['commands'] == ['openstack server list --all-projects --host host1']
@@ -256,7 +264,7 @@ def test_stuck_migration_and_blocked_cleanup(site):
     assert line['text'].startswith('The guest may be there.')
     site.type(line['commands'][0])
     assert 'cleanup-blocked' not in site.kinds()
-    site.cloud.simulation.run_until(lambda: 'no-conductor' in site.lines(), 900)
+    site.until('no-conductor')
 
 
 def test_words_of_a_user_are_no_command(site):
@@ -361,7 +369,7 @@ def test_guest_of_a_drain_that_failed_is_tried_again_until_it_has_left(site):
     faults(site.cloud, 'host1').fail('cutover', instance_uuid=guest.uuid)
     stall = faults(site.cloud, 'host1').stall('copying', instance_uuid=other.uuid)
     site.drain('host1', '--max-attempts', '1', '--order', 'smallest_first')
-    site.cloud.simulation.run_until(lambda: 'guest-failed' in site.lines(), 300)
+    site.until('guest-failed')
     line = site.lines()['guest-failed']
     see, again = line['commands']
     assert see == f'migrator-manage migration show {line["migration_uuid"]}'
@@ -379,7 +387,7 @@ def test_dead_host_that_only_a_resize_needs(site):
     site.ask('POST', f'/servers/{guest.uuid}/action', {'migrate': None})
     site.cloud.simulation.run_until(lambda: site.cloud.database.migrations.list()[0].status == 'finished')
     site.cloud.kill('host1')
-    site.cloud.simulation.run_until(lambda: 'host-down' in site.lines(), 900)
+    site.until('host-down')
     assert '1 migration that need the host' in site.lines()['host-down']['text']
 
 
