@@ -493,7 +493,7 @@ def test_window_waits_for_what_forbids_a_confirmation(cloud, why):
 def test_without_the_window_nothing_is_confirmed(cloud):
     instance = cloud.boot('one', 'host1')
     finish(cloud, instance)
-    cloud.simulation.advance(3600)
+    cloud.simulation.advance(600)
     assert newest(cloud, instance).status == 'finished'
     assert act(cloud, instance, CONFIRM) == 204
     cloud.wait()
