@@ -108,7 +108,8 @@ ROLES = {
     'tenant who may read texts': ('ada:blue', {_EVENTS: _OWN_PROJECT, _DETAILS: _OWN_PROJECT}, True, True),
     'administrator': ('admin', {}, True, True),
 }
-VERSIONS = ('2.1', '2.51', '2.84', '2.90')
+#: Those at which a page of actions shows more, and the others' first and last.
+OF_ACTIONS, VERSIONS = ('2.1', '2.51', '2.84', '2.90'), ('2.1', '2.90')
 
 
 def pages(cloud, instance):
@@ -145,7 +146,7 @@ def test_each_role_reads_what_it_may_know(cloud, error, tmp_path, monkeypatch):
         paths = {*pages(cloud, instance), *(f'{actions}/{one}' for one in requests_of(cloud, instance))}
         shown = {}
         for path in sorted(paths):
-            for version in VERSIONS:
+            for version in OF_ACTIONS if path.startswith(actions) else VERSIONS:
                 response = cloud.request('GET', path, version=version, token=token)
                 assert response.status_int < 500 or response.status_int == 501, response.text
                 shown[path, version] = response.text
