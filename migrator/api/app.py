@@ -18,6 +18,7 @@ from migrator.api.policies.base import CONTEXT_IS_ADMIN
 from migrator.api.request import Handler, Request, Services, Streams
 from migrator.conductor import rpcapi
 from migrator.db.api import Database
+from migrator.objects import remedies
 from migrator.views import timeline
 
 
@@ -30,6 +31,7 @@ def make_app(
     *,
     auth: Auth | None = None,
     enforcer: policy.Enforcer | None = None,
+    drain_command: str = remedies.DRAINS,
 ) -> App:
     """Return the WSGI application.
 
@@ -41,12 +43,13 @@ def make_app(
     :param sagas: those of the conductors, for the page of a migration; empty: there are no migrations.
     :param auth: the authentication; None: the one that ``[api] auth_strategy`` names.
     :param enforcer: the policies; None: those of the configuration.
+    :param drain_command: the beginning of the operator's commands about drains, for the page.
     :raises migrator.exception.ConfigurationError: the file of policies is not valid.
     """
     if enforcer is None:
         enforcer = policies.make_enforcer(conf)
         enforcer.load_rules()  # so that a wrong file is an error of the start, and not of each request
-    services = Services(conf, database, conductor_api, threads, sagas, enforcer, Streams(threads))
+    services = Services(conf, database, conductor_api, threads, sagas, enforcer, Streams(threads), drain_command)
 
     # A request passes these from the bottom to the top.
     handle: Handler = routes.dispatch

@@ -61,6 +61,7 @@ class Services:
     """The services that the handlers use.
 
     :ivar sagas: the sagas that explain what a migration does next.
+    :ivar drain_command: the beginning of the operator's commands about drains.
     """
 
     conf: cfg.ConfigOpts
@@ -70,6 +71,7 @@ class Services:
     sagas: timeline.Sagas
     enforcer: policy.Enforcer
     streams: Streams
+    drain_command: str
 
 
 class Request(webob.Request):  # type: ignore[misc]  # WebOb has no types

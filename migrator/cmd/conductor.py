@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # imported after the choice of threads
     from migrator.executors import Threads
     from migrator.nova.client import Nova
     from migrator.objects import protocol
-    from migrator.objects.drain import Drain
     from migrator.placement_client import client
 
 LOG = logging.getLogger(__name__)
@@ -86,7 +85,6 @@ def make_mover(
     from migrator.conductor.drains.periodic import Mover
     from migrator.nova import plan
     from migrator.nova.engine import NovaEngine
-    from migrator.objects import base
 
     def drained() -> set[str]:
         return {drain.host for drain in database.drains.list(in_progress=True)}
@@ -94,13 +92,7 @@ def make_mover(
     choose = plan.Spread(nova, placement, threads).choose
     engine = NovaEngine(nova, placement, threads.clock, choose, spread, drained)
 
-    def make_plan(drain: Drain) -> dict[str, Any]:
-        hosts = {service.host for service in nova.services()}
-        if drain.host not in hosts:
-            raise exception.Invalid(base.no_host(drain.host, hosts).message)
-        return plan.plan(nova, placement, [drain], threads.clock)[0]
-
-    return Mover(engine, make_plan)
+    return Mover(engine, lambda drain: plan.of_one(nova, placement, drain, threads.clock))
 
 
 def make_sender(process: Process) -> Send | None:

@@ -16,7 +16,7 @@ import functools
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-from migrator import executors
+from migrator import exception, executors
 from migrator.drain import forecast
 from migrator.drain.engine import Guest, Obstacle, ObstacleKind, Refused, to_decide, why_copied
 from migrator.drain.plan import Choice, Copy, Need, Rooms, documents, in_order
@@ -65,6 +65,19 @@ _NAMED = 5
 #: The newest microversion of 2026.1 (33), the first release whose hosts have traits for the secrets of TPMs.
 _ASKS_FOR_SECRETS = (2, 103)
 _TRUE = ('1', 't', 'true', 'on', 'y', 'yes')
+
+
+def of_one(nova: Nova, placement: PlacementClient, drain: Drain, clock: executors.Clock) -> dict[str, Any]:
+    """Return the plan of a drain as JSON.
+
+    :raises migrator.exception.Invalid: no nova-compute has the name of its host.
+    :raises migrator.nova.errors.NovaUnreachable: Nova did not answer.
+    :raises migrator.exception.PlacementUnreachable: Placement did not answer.
+    """
+    hosts = {service.host for service in nova.services()}
+    if drain.host not in hosts:
+        raise exception.Invalid(base.no_host(drain.host, hosts).message)
+    return plan(nova, placement, [drain], clock)[0]
 
 
 def plan(

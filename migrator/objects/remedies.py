@@ -160,6 +160,8 @@ def _row(text: str, command: str = '', *forbidden_by: Reading) -> Remedy:
 
 _K, _R = Kind, Reading
 _SERVICE_SET, _SERVER_SET = 'openstack compute service set', 'openstack server set --state'
+#: The beginning of the services' commands about drains.
+DRAINS = 'migrator-manage drain'
 _RECONCILE = 'migrator-manage instance reconcile'
 _ALLOCATION = 'openstack --os-placement-api-version {placement} resource provider allocation'
 

@@ -95,7 +95,22 @@ def documents(database: Database, lease: float) -> list[dict[str, Any]]:
     :param lease: ``[conductor] lease``, in seconds.
     """
     with database.one_session() as held:
-        return sorted(_all(held, lease), key=lambda line: _ORDER[line['kind']])
+        return sorted(_all(held, lease), key=urgency)
+
+
+def urgency(line: Mapping[str, Any]) -> int:
+    """Return the place of a line in the list."""
+    return _ORDER[line['kind']]
+
+
+def interrupted(drain: Drain) -> dict[str, Any]:
+    """Return the line of a drain that a process of ``migrator-drain`` has to run, and none does."""
+    resume = remedies.offer(Kind.RESUME_DRAIN, drain=drain.host)
+    text = f'No process runs it. Nova goes on with the migrations that it has accepted, and nothing else does. {resume}'
+    return _line(
+        _A.DRAIN_PAUSED, drain.uuid, f'Interrupted: the drain of {drain.host}', text,
+        [remedies.command(Kind.RESUME_DRAIN, drain=drain.host)], waits=False, host=drain.host, drain_uuid=drain.uuid,
+    )  # fmt: skip
 
 
 def counts(database: Database, lease: float) -> dict[str, int]:
@@ -317,7 +332,8 @@ def _of_ended(drain: Drain, seen: _Seen) -> dict[str, Any] | None:
 def _of_member(drain: Drain, member: Member, seen: _Seen) -> dict[str, Any]:
     has_failed = member.status == MemberStatus.FAILED
     see = [remedies.command(Kind.SEE_DRAIN, drain=drain.host)]
-    if has_failed and member.mark is not None:
+    # The mark of a guest of a stock Nova names none of our migrations.
+    if has_failed and member.mark is not None and drain.host in seen.services:
         see = [remedies.command(Kind.SHOW_MIGRATION, migration=member.mark)]
     advice = ''
     if has_failed and drain.direction == Direction.AWAY:

@@ -5,10 +5,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
+import pathlib
 import subprocess
 import sys
 
+from migrator import exception
 from migrator.nova.foreground.session import PROG, Session
 from migrator.operator.cli import command
 
@@ -18,15 +21,52 @@ _AGAIN, _LOOKS = 0.1, 300
 _SHOWN = 2000
 
 
+@dataclasses.dataclass(frozen=True)
+class Begun:
+    """The process that runs a drain.
+
+    :ivar log: the file that it writes its events to.
+    """
+
+    pid: int
+    log: pathlib.Path
+
+
+class NotBegun(exception.MigratorException):
+    """No process runs the drain yet. The message says what to do."""
+
+
 def run(asked: Session, uuid: str) -> int:
+    """Let another process run a drain, and return once it does.
+
+    :returns: 0; 1 if it has ended before it ran the drain.
+    """
+    try:
+        begun = begin(asked, uuid)
+    except NotBegun as error:
+        sys.stderr.write(f'{PROG}: {error.message}\n')
+        return command.WRONG
+    found = asked.database.drains.get(uuid)
+    lines = [f'Process {begun.pid} runs drain {uuid} of {found.host}, and writes to {begun.log}.']
+    if asked.connect is None and (ends := asked.where.lasts_until) is not None:
+        lines.append(
+            f'Its credentials cannot be renewed, and end at {command.moment(ends)} UTC. Then the drain waits: end the '
+            f'process (kill {begun.pid}), and resume the drain with new credentials.'
+        )
+    lines += [f'To see it:   {asked.command} watch {uuid}', f'To pause it: {asked.command} pause {uuid}']
+    asked.answer({'drain': uuid, 'pid': begun.pid, 'log': str(begun.log)}, '\n'.join(lines))
+    return command.RIGHT
+
+
+def begin(asked: Session, uuid: str) -> Begun:
     """Let another process run a drain, and return once it does.
 
     That process has a session of its own, so that no terminal ends it, and writes its events to a log beside the state.
 
-    :returns: 0; 1 if it has ended before it ran the drain.
+    :raises NotBegun: it has ended before it ran the drain, or does not run it yet.
     """
     path = asked.path.with_name(f'{asked.path.name}.{uuid}.log')
-    spread = ['--spread'] if asked.arguments.spread else []
+    spread = ['--spread'] if getattr(asked.arguments, 'spread', False) else []
     argv = [sys.executable, '-m', 'migrator.cmd.drain', *asked.options, 'resume', uuid, *spread]
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     log = os.open(path, flags, 0o600)
@@ -45,23 +85,9 @@ def run(asked: Session, uuid: str) -> int:
             text = file.read(_SHOWN).decode(errors='replace')
         # The process writes this once it has the drain and the cloud. One that had little to do may have ended.
         if f'Drain {uuid} of' in text or process.returncode == command.RIGHT:
-            break
+            return Begun(process.pid, path)
         if process.returncode is not None:
-            sys.stderr.write(
-                f'{PROG}: the process that runs the drain has ended. It wrote to {path}:\n{text.rstrip()}\n'
-                f'To try again: {" ".join([asked.command, "resume", uuid, *spread, "--detach"])}\n'
-            )
-            return command.WRONG
-    else:
-        sys.stderr.write(f'{PROG}: process {process.pid} does not run drain {uuid} yet. Look at {path}.\n')
-        return command.WRONG
-    found = asked.database.drains.get(uuid)
-    lines = [f'Process {process.pid} runs drain {uuid} of {found.host}, and writes to {path}.']
-    if asked.connect is None and (ends := asked.where.lasts_until) is not None:
-        lines.append(
-            f'Its credentials cannot be renewed, and end at {command.moment(ends)} UTC. Then the drain waits: end the '
-            f'process (kill {process.pid}), and resume the drain with new credentials.'
-        )
-    lines += [f'To see it:   {asked.command} watch {uuid}', f'To pause it: {asked.command} pause {uuid}']
-    asked.answer({'drain': uuid, 'pid': process.pid, 'log': str(path)}, '\n'.join(lines))
-    return command.RIGHT
+            again = ' '.join([asked.command, 'resume', uuid, *spread, '--detach'])
+            wrote = f'It wrote to {path}:\n{text.rstrip()}'
+            raise NotBegun(f'the process that runs the drain has ended. {wrote}\nTo try again: {again}')
+    raise NotBegun(f'process {process.pid} does not run drain {uuid} yet. Look at {path}.')

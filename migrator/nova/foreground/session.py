@@ -167,6 +167,10 @@ class Session(Asked):
         """Return the lock file of a drain."""
         return self.path.with_name(f'{self.path.name}.{uuid}.lock')
 
+    def runner(self, uuid: str) -> int | None:
+        """Return the pid of the process that runs a drain, or None."""
+        return state.holder(self.lock_of(uuid))
+
     def shown(self, document: dict[str, Any]) -> dict[str, Any]:
         """Return the document of a drain with the pid of the process that runs it.
 
@@ -174,7 +178,7 @@ class Session(Asked):
         """
         if document['ended_at'] is not None:
             return document | {'pid': None}
-        pid = state.holder(self.lock_of(document['uuid']))
+        pid = self.runner(document['uuid'])
         if pid is not None or document['status'] == 'paused':
             return document | {'pid': pid}
         go_on = f'No process runs it. To go on: {self.command} resume {document["uuid"]}'

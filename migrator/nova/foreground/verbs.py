@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 
 from migrator import exception
-from migrator.nova.foreground import allocations, detached, doctor, evacuation, fenced, state
+from migrator.nova.foreground import allocations, detached, doctor, evacuation, fenced
 from migrator.nova.foreground.session import Session
 from migrator.objects.drain import Drain
 from migrator.operator import drain_request
@@ -116,11 +116,17 @@ def pause(asked: Session) -> int:
     return command.RIGHT
 
 
+def _serve(asked: Session) -> int:
+    from migrator.nova.foreground import serve
+
+    return serve.serve(asked)
+
+
 def _runner(asked: Session, found: Drain) -> str:
     """Return which process runs a drain, in words, or the command that goes on with it."""
     from migrator.nova.foreground import loop
 
-    pid = state.holder(asked.lock_of(found.uuid))
+    pid = asked.runner(found.uuid)
     if pid is not None:
         return loop.runs_elsewhere(found, pid)
     return f'No process runs it. To go on: {asked.command} resume {found.uuid}'
@@ -180,6 +186,12 @@ def _resume_arguments(parser: argparse.ArgumentParser) -> None:
     _detach(parser)
 
 
+def _serve_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        '--port', type=command.at_least(0, 65535), default=0, help='the port on 127.0.0.1; default: a free one'
+    )
+
+
 def _own(run: Callable[[Session], int]) -> Callable[[Asked], int]:
     def of(asked: Asked) -> int:
         assert isinstance(asked, Session)
@@ -193,7 +205,7 @@ _OF_MANAGE = {verb.name: verb for verb in drain.VERBS}
 VERBS: tuple[Verb, ...] = (
     Verb('doctor', 'check the cloud before a drain', _own(doctor.examine)),
     Verb('plan', _OF_MANAGE['plan'].help, _own(show_plan), _OF_MANAGE['plan'].arguments),
-    Verb('start', 'empty a host, in the foreground', _own(start), _start_arguments),
+    Verb('start', 'empty a host', _own(start), _start_arguments),
     _OF_MANAGE['list'],
     Verb('show', _OF_MANAGE['show'].help, _own(show), _OF_MANAGE['show'].arguments),
     Verb('watch', 'show a drain until it ends', _own(watch), _maybe_uuid),
@@ -207,6 +219,7 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         'evacuate', 'evacuate the guests of a dead host to other hosts', _own(evacuation.evacuate), evacuation.arguments
     ),
+    Verb('serve', 'serve the page with the drains on loopback', _own(_serve), _serve_arguments),
     _OF_MANAGE['report'],
     _OF_MANAGE['purge'],
     _OF_MANAGE['calibration'],

@@ -287,12 +287,12 @@ def say_what(given: str, found: str, always: bool = False) -> None:
         print(f'{before}{printable(found)}', file=sys.stderr)
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """Return an argument type for whole numbers from ``least`` to :data:`MOST`."""
+def at_least(least: int, most: int = MOST) -> Callable[[str], int]:
+    """Return an argument type for whole numbers from ``least`` to ``most``."""
 
     def whole(text: str) -> int:
-        if not re.fullmatch('[0-9]{1,9}', text) or int(text) < least:
-            raise argparse.ArgumentTypeError(f'{text[:40]!r} is not a whole number from {least} to {MOST}')
+        if not re.fullmatch('[0-9]{1,9}', text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f'{text[:40]!r} is not a whole number from {least} to {most}')
         return int(text)
 
     return whole

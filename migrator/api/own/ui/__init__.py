@@ -15,6 +15,7 @@ import importlib.resources
 import webob
 
 from migrator.api.request import Request, wrong_method
+from migrator.conf.conductor import uses_nova
 
 _SCRIPTS = ('ui', 'acts', 'api', 'attention', 'bars', 'migration', 'plan', 'rows')
 #: URL -> the file in this folder, and its media type.
@@ -61,7 +62,11 @@ def serve(request: Request) -> webob.Response:
     if request.path_info == _WITH_SLASH:
         response = webob.Response(status=308, location=f'{request.script_name}{_WITH_SLASH.rstrip("/")}')
     elif request.path_info == _SETTINGS:
-        response = webob.Response(json_body={'acts': request.services.conf.api.page_acts})
+        services = request.services
+        # A stock Nova has no hosts and no migrations in the tables of this API.
+        of_nova = uses_nova(services.conf)
+        settings = {'acts': services.conf.api.page_acts, 'of_nova': of_nova, 'drain_command': services.drain_command}
+        response = webob.Response(json_body=settings)
     else:
         name, media_type = _FILES[request.path_info]
         body, etag = _read(name)

@@ -3,30 +3,24 @@
 // What the page can request: each act asks first, in the page itself, and sends its request once.
 // What is shown may be old, so an act reads its noun again before it sends, and refuses if the status is another one.
 
-import {Refused, get, plural, send, session} from './api.js';
+import {Refused, get, plural, send, session, settings} from './api.js';
 import {$, make, setText} from './rows.js';
 
-let enabled = false; // as [api] page_acts says
 let others = async () => []; // what is in progress, in sentences
 let done = () => {};
 let sending = false; // the question stays until its answer is known
 let clicks = 0; // only the newest click asks
 
 /** Let the acts be offered. `inProgress` returns what else is in progress; `after` is called when one was sent. */
-export async function enableActs(inProgress, after) {
+export function enableActs(inProgress, after) {
   others = inProgress;
   done = after;
-  try {
-    enabled = (await get('ui/settings.json')).acts === true;
-  } catch {
-    enabled = false; // the page shows all the same
-  }
-  for (const element of document.querySelectorAll('[data-acts]')) element.hidden = !enabled;
+  for (const element of document.querySelectorAll('[data-acts]')) element.hidden = !settings.acts;
 }
 
 /** A button that asks `question()`, which returns what `ask` needs; nothing if the page does not act. */
 export function act(label, name, question) {
-  if (!enabled) return [];
+  if (!settings.acts) return [];
   const button = make('button', {type: 'button', 'aria-label': `${label}: ${name}`, 'aria-haspopup': 'dialog'}, label);
   button.addEventListener('click', async () => {
     clicks += 1;
@@ -120,7 +114,8 @@ function permitted(drain) {
     const again = drain.direction === 'away' && (left || drain.status === 'incomplete') ? ['retry'] : [];
     return drain.status === 'restored' ? [] : [...again, 'restore'];
   }
-  return drain.status === 'cancelling' ? [] : [drain.status === 'paused' ? 'resume' : 'pause', 'cancel'];
+  const isHeld = ['paused', 'interrupted'].includes(drain.status);
+  return drain.status === 'cancelling' ? [] : [isHeld ? 'resume' : 'pause', 'cancel'];
 }
 
 function questionOfDrain(name, drain) {

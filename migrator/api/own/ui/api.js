@@ -18,6 +18,17 @@ export const session = () => tokens;
 
 export const hasToken = () => token !== null;
 
+/** What the API says of itself: whether the page acts, whose drains they are, and how commands about drains begin. */
+export const settings = {acts: false, of_nova: false, drain_command: 'migrator-manage drain'};
+
+export async function loadSettings() {
+  try {
+    Object.assign(settings, await get('ui/settings.json'));
+  } catch {
+    settings.acts = false; // the page shows all the same
+  }
+}
+
 export class Refused extends Error {
   constructor(status, message) {
     super(message);
@@ -52,7 +63,7 @@ async function answered(url, request) {
       cache: 'no-store', credentials: 'omit', redirect: 'error', signal: AbortSignal.timeout(60000), ...request,
     });
   } catch (error) {
-    throw new Refused(0, `The API does not answer (${error.message}). Check that migrator-api runs.`);
+    throw new Refused(0, `The API does not answer (${error.message}). Check that its process runs.`);
   }
   const date = Date.parse(response.headers.get('Date'));
   if (date) lag = Math.abs(date - Date.now()) < 2000 ? 0 : date - Date.now();

@@ -4,7 +4,9 @@
 // as HTML. A table keeps one row for each key and writes only to the rows whose data has changed.
 
 import {actsOfDrain, enableActs} from './acts.js';
-import {Refused, band, clock, get, hasToken, nextEvent, now, parse, plural, setToken, size, span} from './api.js';
+import {
+  Refused, band, clock, get, hasToken, loadSettings, nextEvent, now, parse, plural, setToken, settings, size, span,
+} from './api.js';
 import {forgetAttention, loadAttention} from './attention.js';
 import {ENDED, PHASES, WORDS, axisOf, draw, marksOf, phasesOf, shapes, showAxis, showLegend} from './bars.js';
 import {forgetMigrations, loadMigration, progress} from './migration.js';
@@ -37,11 +39,11 @@ function summary(drain) {
 }
 
 function drainStatus(drain) {
-  const bad = drain.status === 'incomplete';
+  const bad = ['incomplete', 'interrupted'].includes(drain.status);
   return {
     phase: bad ? 'failed' : {completed: 'tidied', restored: 'tidied', cancelled: 'cancelled', accepted: 'waiting',
       paused: 'waiting'}[drain.status] ?? 'moving',
-    word: bad ? '! incomplete' : drain.status,
+    word: bad ? `! ${drain.status}` : drain.status,
   };
 }
 
@@ -181,7 +183,7 @@ async function loadGuests(drains) {
   showAxis(axis);
   const which = drain.include_stopped ? ', also those that are shut off' : '';
   setText($('guests-title'), `Guests of the drain of ${drain.host}${which}`);
-  setText($('guests-about'), `migrator-manage drain show ${drain.uuid}`);
+  setText($('guests-about'), `${settings.drain_command} show ${drain.uuid}`);
   const {end, reason} = page.expected;
   setText($('guests-end'), isEnded(drain) ? '' : end ? `Expected end (UTC): ${band(end)}.` : `Expected end: ${reason}`);
   // A bar that goes on has its end in its data, so that only such rows change with the time.
@@ -257,6 +259,7 @@ async function inProgress() {
   ]);
   const hosts = drains.map((drain) => `${drain.host} (${drain.status})`).join(', ');
   const ofDrains = drains.length ? `the drains of ${hosts}${more ? ' and others' : ''}` : 'no drain';
+  if (settings.of_nova) return [`In progress now: ${ofDrains}.`]; // the migrations are Nova's
   return [`In progress now: ${ofDrains}; ${others ? `more than ${PAGE} migrations` : plural(migrations.length, 'migration')}.`];
 }
 
@@ -319,9 +322,9 @@ async function section(name, load, pages) {
 
 /** Load everything once, and return whether something may change without an event. */
 async function round() {
-  const [drains, , migrations] = await Promise.all([
-    section('drains', loadDrains, drainPages), section('hosts', loadHosts, hostPages),
-    section('migrations', loadMigrations, migrationPages),
+  const [drains, migrations] = await Promise.all([
+    section('drains', loadDrains, drainPages),
+    ...(settings.of_nova ? [[]] : [section('migrations', loadMigrations, migrationPages), section('hosts', loadHosts, hostPages)]),
   ]);
   await Promise.all([
     section('guests', () => loadGuests(drains ?? []), guestPages),
@@ -450,7 +453,10 @@ async function search(event) {
   event.preventDefault();
   const name = $('search').value.trim();
   if (!name) return;
-  const kinds = [['hosts', 'host', 'host', 'name'], ['migrations', 'migration', 'migration', 'uuid'], ['drains', 'drain', 'drain', 'uuid']];
+  const kinds = [
+    ...(settings.of_nova ? [] : [['hosts', 'host', 'host', 'name'], ['migrations', 'migration', 'migration', 'uuid']]),
+    ['drains', 'drain', 'drain', 'uuid'],
+  ];
   let said = `No host, migration or drain is found for ${name}. A guest without a migration is not found here.`;
   for (const [path, kind, key, id] of kinds) {
     try {
@@ -471,6 +477,7 @@ async function search(event) {
 
 function signedIn(is) {
   for (const element of document.querySelectorAll('[data-signed-in]')) element.hidden = !is;
+  for (const element of document.querySelectorAll('[data-services]')) element.hidden = settings.of_nova;
   $('sign-in').hidden = is;
 }
 
@@ -498,10 +505,8 @@ function forget(message) {
   $('token').focus();
 }
 
-$('token-form').addEventListener('submit', async (event) => {
-  event.preventDefault();
-  setToken($('token').value.trim());
-  $('token').value = '';
+async function signIn(text) {
+  setToken(text);
   try {
     await get('drains', {limit: 1});
   } catch (error) {
@@ -509,13 +514,21 @@ $('token-form').addEventListener('submit', async (event) => {
     return;
   }
   complain('');
-  await enableActs(inProgress, refresh); // before anything is filled that has buttons
+  await loadSettings(); // before anything is filled that has buttons
   if (!hasToken()) return;
+  enableActs(inProgress, refresh);
   signedIn(true);
   $('main').focus();
-  offerHosts().catch(() => {}); // without it the names are typed
+  if (!settings.of_nova) offerHosts().catch(() => {}); // without it the names are typed
   arrive();
   refresh();
+}
+
+$('token-form').addEventListener('submit', (event) => {
+  event.preventDefault();
+  const text = $('token').value.trim();
+  $('token').value = '';
+  signIn(text);
 });
 $('forget').addEventListener('click', () => forget(''));
 $('pause').addEventListener('click', ({currentTarget: button}) => {
@@ -559,3 +572,9 @@ window.addEventListener('hashchange', arrive);
 for (const [value, word] of Object.entries(FILTERS)) $('guests-filter').append(make('option', {value}, word));
 showLegend();
 $('token').focus();
+// A page on this machine may get its token from the fragment of its URL, which is then no longer in the address.
+const [, given] = /^#token=([\w-]+)$/.exec(location.hash) ?? [];
+if (given && ['127.0.0.1', 'localhost', '[::1]'].includes(location.hostname)) {
+  history.replaceState(null, '', location.pathname);
+  signIn(given);
+}

@@ -64,7 +64,10 @@ def test_policy_of_the_page_is_this_one_byte_for_byte(world):
 def test_whether_the_page_acts_is_an_option(world, is_on):
     world.conf.set_override('page_acts', is_on, group='api')
     response = get(world, f'{PAGE}/settings.json')
-    assert (response.status_int, response.json) == (200, {'acts': is_on})
+    assert (response.status_int, response.json) == (
+        200,
+        {'acts': is_on, 'of_nova': False, 'drain_command': 'migrator-manage drain'},
+    )
     assert policy_of(response)['default-src'] == "'none'"
 
 

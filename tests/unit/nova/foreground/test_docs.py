@@ -15,6 +15,8 @@ def test_each_command_line_of_migrator_drain_is_run(operator, nova):
             given = given[:at] + given[at + 2 :]
         if '--fence-command' in given or '--fenced' in given:
             continue  # it waits until the host is quiet; test_evacuation.py does both
+        if given[0] == 'serve':
+            continue  # it serves until a signal; test_serve.py does it
         try:
             status = operator.run(*given)[0]
             if status == 2 and len(given) == 1:

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``migrator-drain serve``: the page of the services, over the drains of this command.
+
+The page holds no drain. What it starts or resumes runs in a process of its own, as with ``--detach``, so that closing
+the page or this server ends nothing. It listens on loopback only. A secret in the fragment of its URL, which a browser
+sends to no server, lets the page act with the credentials of this process; each request has it in a header.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hmac
+import json
+import re
+import secrets
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import webob
+import webob.exc
+
+from migrator import exception
+from migrator.nova import plan
+from migrator.nova.foreground import detached, fenced
+from migrator.nova.foreground.session import Session
+from migrator.objects import remedies
+from migrator.operator.cli import command
+
+if TYPE_CHECKING:
+    from migrator.api.auth import App
+    from migrator.api.request import Handler, Request
+    from migrator.context import RequestContext
+    from migrator.objects.drain import Drain
+
+#: Where the page is, and the address that it is served at.
+PAGE, HOST = '/migrator/v1/ui', '127.0.0.1'
+#: Bytes of the secret: 256 bits.
+_SECRET = 32
+#: How many requests are answered at the same time. Each open page holds one for its stream of events.
+_AT_ONCE = 16
+_OF_DRAIN = re.compile(r'/migrator/v1/drains/([^/]+)/(action|members)')
+
+Begin = Callable[[Session, str], detached.Begun]
+
+
+def serve(asked: Session) -> int:
+    """Serve the page until Ctrl-C or SIGTERM, and print its URL."""
+    from migrator.runtime import concurrency, http_server, signals
+
+    concurrency.native()
+    asked.cloud  # noqa: B018 -- an error in its name comes before the page is there
+    secret = secrets.token_urlsafe(_SECRET)
+    with signals.Signals() as wanted:
+        app = make_app(asked, secret)
+        try:
+            server = http_server.listen(app, HOST, asked.arguments.port, count=_AT_ONCE)
+        except OSError as error:
+            reason = f'{error.strerror or error}: name another port, or 0 for any'
+            raise exception.ConfigurationError(
+                option='--port', value=asked.arguments.port, detail=f'{reason}.'
+            ) from None
+        url = f'{server.url}{PAGE}#token={secret}'
+        asked.answer({'url': url}, _said(asked, url))
+        sys.stdout.flush()
+        while wanted.next() not in wanted.STOP:
+            pass
+        server.stop(patience=1)
+    return command.RIGHT
+
+
+def _said(asked: Session, url: str) -> str:
+    lines = [
+        f'The page with the drains in {asked.path}:',
+        url,
+        'With this URL, all that your credentials allow can be done. From another machine, forward the port by ssh.',
+        'Ctrl-C ends the page. The drains go on.',
+    ]
+    if asked.connect is None and (ends := asked.where.lasts_until) is not None:
+        lines.append(f'Your credentials cannot be renewed, and end at {command.moment(ends)} UTC.')
+    return '\n'.join(lines)
+
+
+def make_app(asked: Session, secret: str, begin: Begin = detached.begin) -> App:
+    """Return the application: the REST API on the state of this command, without a conductor.
+
+    :param secret: what each request has to have as its token.
+    :param begin: lets a process of its own run a drain.
+    """
+    from migrator.api import app
+
+    asked.conf.set_override('engine', 'nova', group='drain')
+    no_rpc: Any = _Conductor(asked)
+    made = app.make_app(
+        asked.conf,
+        asked.database,
+        no_rpc,
+        asked.threads,
+        {},
+        auth=lambda handle: _Guard(asked, secret, begin, handle),
+        drain_command=asked.drain_command,
+    )
+    return _only_here(made)
+
+
+def _only_here(serve_: App) -> App:
+    """Return an application that answers only a page of its own, under a name of loopback.
+
+    The owner of a name can let it point at loopback after a browser has loaded a page from it. The port may be another
+    one, since ssh may have forwarded it.
+    """
+    from migrator.conf.api import is_loopback
+
+    def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        host, origin = environ.get('HTTP_HOST', ''), environ.get('HTTP_ORIGIN')
+        name = re.sub(r':\d*$', '', host).strip('[]')
+        if is_loopback(name) and origin in (None, f'http://{host}'):
+            return serve_(environ, start_response)
+        message = 'This page is served on loopback, and only to itself. Use the URL that migrator-drain serve printed.'
+        refused = webob.Response(status=403, json_body={'forbidden': {'code': 403, 'message': message}})
+        found: Iterable[bytes] = refused(environ, start_response)
+        return found
+
+    return guarded
+
+
+class _Conductor:
+    """What the API calls a conductor for: plans. Processes run the drains, so there is none to wake."""
+
+    def __init__(self, asked: Session) -> None:
+        self._asked = asked
+
+    def wake_drains(self, context: RequestContext) -> None:
+        """Do nothing."""
+
+    def plan_drain(self, context: RequestContext, drain: Drain) -> dict[str, Any]:
+        """Return the plan of a drain."""
+        try:
+            nova, placement = self._asked.cloud
+            return plan.of_one(nova, placement, drain, self._asked.threads.clock)
+        except exception.ServiceUnreachable as error:
+            raise webob.exc.HTTPServiceUnavailable(str(error)) from None
+
+
+class _Guard:
+    """What stands around each request: its secret, and the process that runs its drain."""
+
+    def __init__(self, asked: Session, secret: str, begin: Begin, handle: Handler) -> None:
+        self._asked, self._secret, self._begin, self._handle = asked, secret.encode(), begin, handle
+
+    def __call__(self, request: Request) -> webob.Response:
+        """Answer a request.
+
+        :raises migrator.exception.Unauthorized: it does not have the secret.
+        """
+        from migrator.api.auth import ADMIN_ROLES
+        from migrator.context import RequestContext
+
+        if not hmac.compare_digest(request.headers.get('X-Auth-Token', '').encode(errors='replace'), self._secret):
+            raise exception.Unauthorized()
+        user = getpass.getuser()
+        request.environ['migrator.context'] = RequestContext(
+            user_id=user, project_id=user, roles=list(ADMIN_ROLES), is_admin=True,
+            request_id=request.request_id, overwrite=False,
+        )  # fmt: skip
+        action = self._action(request)
+        response = self._handle(request)
+        if response.status_int >= 300 or response.content_type != 'application/json':
+            return response
+        found = response.json
+        if response.status_int == 202 and action != 'pause':
+            self._run(found['drain']['uuid'])
+        response.body = json.dumps(self._shown(request, found)).encode()
+        return response
+
+    def _action(self, request: Request) -> str | None:
+        """Return what a request does to a drain; None: nothing, or it makes a new one.
+
+        :raises migrator.exception.Invalid: the drain is an evacuation, which has no such action.
+        """
+        from migrator.views import names
+
+        path = _OF_DRAIN.fullmatch(request.path_info)
+        if request.method != 'POST' or path is None:
+            return None
+        document = request.json_document()
+        # The API refuses any other document.
+        action = str(next(iter(document), None)) if isinstance(document, dict) else None
+        if action in ('restore', 'retry'):
+            fenced.refuse(self._asked, names.drain(self._asked.database, path[1]), action)
+        return action
+
+    def _run(self, uuid: str) -> None:
+        """Let a process run a drain unless one does."""
+        try:
+            if not self._asked.database.drains.get(uuid).ended and self._asked.runner(uuid) is None:
+                self._begin(self._asked, uuid)
+        except detached.NotBegun as error:
+            raise webob.exc.HTTPServiceUnavailable(f'The drain was accepted, but {error.message}') from None
+
+    def _shown(self, request: Request, found: dict[str, Any]) -> dict[str, Any]:
+        """Return a document of the API with what only this command knows."""
+        from migrator.api import common
+        from migrator.views import names
+
+        asked = self._asked
+        if request.path_info == '/migrator/v1/attention':
+            lines = self._lines()
+            return {'attention': lines[: common.page_size(request)], 'count': len(lines)}
+        if 'drains' in found:
+            return found | {'drains': [asked.shown(one) for one in found['drains']]}
+        if 'drain' in found:
+            return found | {'drain': asked.shown(found['drain'])}
+        path = _OF_DRAIN.fullmatch(request.path_info)
+        if path is not None and 'members' in found:
+            of = names.drain(asked.database, path[1])
+            whole = asked.shown({'uuid': of.uuid, 'ended_at': of.ended_at, 'status': of.shown_status, **found})
+            return {name: whole[name] for name in found}
+        return found
+
+    def _lines(self) -> list[dict[str, Any]]:
+        """Return what needs an operator: there is no conductor to miss, and a drain may be run by no process."""
+        from migrator.api.request import answer
+        from migrator.views import attention
+
+        asked = self._asked
+        found = attention.documents(asked.database, asked.conf.conductor.lease)
+        lines = [one for one in found if one['kind'] != attention.Attention.NO_CONDUCTOR]
+        for one in asked.database.drains.list(in_progress=True):
+            if not one.paused and asked.runner(one.uuid) is None:
+                lines.append(attention.interrupted(one))
+        # The services' commands about drains are those of this command.
+        here = json.dumps(asked.drain_command)[1:-1]
+        text = answer(sorted(lines, key=attention.urgency)).text.replace(f'{remedies.DRAINS} ', f'{here} ')
+        shown: list[dict[str, Any]] = json.loads(text)
+        return shown
