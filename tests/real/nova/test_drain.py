@@ -14,6 +14,7 @@ import subprocess
 import sys
 
 import pytest
+import requests
 
 from tests.real.nova import lab as labs
 from tests.real.nova.command import KILLED, Command
@@ -241,6 +242,26 @@ def test_detached_drain_goes_on_without_its_command(lab, drain):
     assert lab.truth()['host1'] == set()
     check_hosts(lab, guests)
     assert 'drain: completed (2 of 2 guests moved.' in pathlib.Path(begun['log']).read_text()
+
+
+def test_drain_that_the_page_starts_goes_on_without_it(lab, drain):
+    guests = lab.guests(2, 'host1', move_seconds='3')
+    with drain.begin('--json', 'serve') as page:
+        try:
+            url, secret = json.loads(page.stdout.readline())['url'].split('/ui#token=')
+
+            def ask(body, token=secret):
+                return requests.post(f'{url}/drains', json=body, headers={'X-Auth-Token': token}, timeout=60)
+
+            assert ask({'host': 'host1'}, token='admin').status_code == 401
+            assert ask({'host': 'host1', 'dry_run': True}).json()['plan']['can_move'] == 2
+            begun = ask({'host': 'host1'}).json()['drain']
+            assert begun['pid'] is not None
+        finally:
+            page.kill()
+    drain.run('watch', begun['uuid'])
+    assert lab.truth()['host1'] == set()
+    check_hosts(lab, guests)
 
 
 def test_two_drains_at_once_move_each_guest_once(lab, drain):
