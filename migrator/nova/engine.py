@@ -57,7 +57,7 @@ from migrator.nova.guests import (
 from migrator.nova.moves import COLD, LIVE, PENDING, Mark
 from migrator.nova.resources import NovaMigration, Server, Service
 from migrator.objects import remedies
-from migrator.objects.drain import Direction, Drain, Member, disabled_reason
+from migrator.objects.drain import Direction, Drain, Member, MemberStatus, disabled_reason
 from migrator.placement_client.client import PlacementClient
 
 #: How many migrations Nova runs at once at a source by default. Its API does not show that option.
@@ -443,11 +443,14 @@ def _progress(nova: Nova, row: NovaMigration | None, move: Move, named: str | No
 
     :param named: the destination that was named for it.
     """
-    if row is None or move.state not in (MoveState.PENDING, MoveState.RUNNING) or row.status in ENDED:
+    if row is None or move.state not in (MoveState.PENDING, MoveState.RUNNING):
         return None
-    copies = row.type == LIVE.type and move.state is MoveState.RUNNING
+    has_ended = row.status in ENDED
+    copies = row.type == LIVE.type and move.state is MoveState.RUNNING and not has_ended
     amounts = nova.progress(row.instance_uuid, row.id) if copies else {}
-    shown = {'uuid': row.uuid, 'status': row.status, 'destination': row.dest_compute or named}
+    # Nova ends a migration before it shows the guest at the destination.
+    status = MemberStatus.MOVING.value if has_ended else row.status
+    shown = {'uuid': row.uuid, 'status': status, 'destination': row.dest_compute or named}
     return {**shown, **dict.fromkeys(AMOUNTS), **amounts}
 
 
