@@ -33,6 +33,7 @@ class Attention(enum.StrEnum):
     HOST_DOWN = 'host-down'
     HOST_REFUSED = 'host-refused'
     FORCED_DOWN = 'forced-down'
+    DRAIN_WAITS = 'drain-waits'
     GUEST_FAILED = 'guest-failed'
     MIGRATION_FAILED = 'migration-failed'
     DRAIN_INCOMPLETE = 'drain-incomplete'
@@ -106,9 +107,11 @@ def urgency(line: Mapping[str, Any]) -> int:
 def interrupted(drain: Drain) -> dict[str, Any]:
     """Return the line of a drain that a process of ``migrator-drain`` has to run, and none does."""
     resume = remedies.offer(Kind.RESUME_DRAIN, drain=drain.host)
-    text = f'No process runs it. Nova goes on with the migrations that it has accepted, and nothing else does. {resume}'
+    text = (
+        f'It was {drain.shown_status}, and no process runs it. Nova goes on with the migrations that it has accepted. '
+    )
     return _line(
-        _A.DRAIN_PAUSED, drain.uuid, f'Interrupted: the drain of {drain.host}', text,
+        _A.DRAIN_PAUSED, drain.uuid, f'Interrupted: the drain of {drain.host}', f'{text}{resume}',
         [remedies.command(Kind.RESUME_DRAIN, drain=drain.host)], waits=False, host=drain.host, drain_uuid=drain.uuid,
     )  # fmt: skip
 
@@ -125,7 +128,8 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
     now = database.services.now()
     services = {one.host: one for one in database.services.list(COMPUTE_BINARY)}
     in_progress = {one.host: one for one in database.drains.list(in_progress=True)}
-    members = attention.members_left(database.engine, [one.uuid for one in in_progress.values()])
+    of_nova = {one.uuid for one in in_progress.values() if one.host not in services}
+    members = attention.members_left(database.engine, [one.uuid for one in in_progress.values()], of_nova)
     stuck = database.migrations.list({'stuck': True}, in_progress=True)
     failed = attention.failures(database.engine, now)
     noted = [host for host, one in services.items() if one.disabled or not one.is_up(now, lease)]
@@ -163,6 +167,12 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
             shown.add(one.uuid)
             yield line
     for one in in_progress.values():
+        if one.wait_error is not None:
+            text = f'{_sentence(one.waits_for or one.wait_error)} The drain tries again by itself.'
+            yield _line(
+                _A.DRAIN_WAITS, one.uuid, f'Waits: the drain of {one.host}', text,
+                [remedies.command(Kind.SEE_DRAIN, drain=one.host)], host=one.host, drain_uuid=one.uuid,
+            )  # fmt: skip
         if one.paused and one.cancel_requested_at is None:
             resume = remedies.offer(Kind.RESUME_DRAIN, drain=one.host)
             text = f'It requests no migrations until it is resumed. {resume}'
@@ -331,6 +341,11 @@ def _of_ended(drain: Drain, seen: _Seen) -> dict[str, Any] | None:
 
 def _of_member(drain: Drain, member: Member, seen: _Seen) -> dict[str, Any]:
     has_failed = member.status == MemberStatus.FAILED
+    kind, word = _A.GUEST_BLOCKED, 'Blocked'
+    if has_failed:
+        kind, word = _A.GUEST_FAILED, 'Failed'
+    elif member.status == MemberStatus.MOVING:
+        kind, word = _A.STUCK, 'Stuck'
     see = [remedies.command(Kind.SEE_DRAIN, drain=drain.host)]
     # The mark of a guest of a stock Nova names none of our migrations.
     if has_failed and member.mark is not None and drain.host in seen.services:
@@ -341,9 +356,9 @@ def _of_member(drain: Drain, member: Member, seen: _Seen) -> dict[str, Any]:
             Kind.MOVE_AGAIN, seen.look(drain.host, member.instance_uuid), guest=member.instance_uuid
         )
     return _line(
-        _A.GUEST_FAILED if has_failed else _A.GUEST_BLOCKED,
+        kind,
         f'{drain.uuid} {member.instance_uuid}',
-        f'{"Failed" if has_failed else "Blocked"}: {member.name or member.instance_uuid}, in the drain of {drain.host}',
+        f'{word}: {member.name or member.instance_uuid}, in the drain of {drain.host}',
         f'{member.reason or ""} {advice}'.strip(),
         # The reason may have words of a user, and so any command.
         remedies.commands_in(member.remedy or '') or [*see, *remedies.commands_in(advice)],
@@ -351,7 +366,7 @@ def _of_member(drain: Drain, member: Member, seen: _Seen) -> dict[str, Any]:
         host=drain.host,
         instance_uuid=member.instance_uuid,
         instance_name=member.name,
-        migration_uuid=member.mark,
+        migration_uuid=member.mark if drain.host in seen.services else None,
         drain_uuid=drain.uuid,
     )
 

@@ -297,7 +297,8 @@ def need_everything(site):
             [(others[0], 'failed', 'It has failed 3 times.'), (others[1], 'blocked', 'It is locked by its owner.')], 1
         )
     ]
-    drain('host6', 'running', members, paused=True)
+    away = {'waits_for': 'Placement is not reachable: connection refused.', 'wait_error': 'away'}
+    drain('host6', 'running', members, paused=True, **away)
     drain('host5', 'incomplete', checks=[{'what': 'guests in the database', 'left': ['vm-4']}])
     drain('host7', 'completed')
     moved = Difference(instance_uuid=others[2].uuid, name='db-1', host='host1', kind='moved', seen={'host8': 'running'})

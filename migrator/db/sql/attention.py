@@ -8,7 +8,7 @@ Each statement uses the named index, so that its cost does not grow with what ha
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
 
@@ -47,15 +47,17 @@ _FAILURES = Prepared(
 )
 #: By ix_drains_host. Purged drains are gone, and few are kept of a host.
 _NEWEST = Prepared(sa.select(_D).where(_D.c.id.in_(sa.select(sa.func.max(_D.c.id)).group_by(_D.c.host))))
-#: By the primary key, and by that of the guest. A guest that has failed may have moved since without its drain.
+#: By the primary key, and by that of the guest. A guest that has failed may have moved since without its drain. A guest
+#: without a row is that of a stock Nova, whose drain writes a reason to a migration in progress only if it is stuck.
 _LEFT = Prepared(
-    sa.select(_P)
+    sa.select(_P, _I.c.uuid.label('known'))
     .outerjoin(_I, _I.c.uuid == _P.c.instance_uuid)
     .where(
         _P.c.drain.in_(sa.bindparam('drains', expanding=True)),
         sa.or_(
             _P.c.status == MemberStatus.BLOCKED.value,
-            sa.and_(_P.c.status == MemberStatus.FAILED.value, _I.c.host == _P.c.source),
+            sa.and_(_P.c.status == MemberStatus.FAILED.value, sa.or_(_I.c.host == _P.c.source, _I.c.uuid.is_(None))),
+            sa.and_(_P.c.status == MemberStatus.MOVING.value, _P.c.reason.is_not(None), _I.c.uuid.is_(None)),
         ),
     )
     .order_by(_P.c.drain, _P.c.position, _P.c.instance_uuid)
@@ -101,12 +103,19 @@ def newest_drains(engine: Engine) -> list[Drain]:
         return [models.of_row(Drain, row) for row in session.execute(_NEWEST)]
 
 
-def members_left(engine: Engine, uuids: Sequence[str]) -> list[tuple[str, Member]]:
-    """Return the members of some drains that are blocked or have failed, each with its drain."""
+def members_left(engine: Engine, uuids: Sequence[str], of_nova: Collection[str]) -> list[tuple[str, Member]]:
+    """Return the members of some drains that are blocked, stuck or have failed, each with its drain.
+
+    :param of_nova: the drains of a stock Nova, whose guests have no rows.
+    """
     if not uuids:
         return []
     with engine.reader() as session:
-        return [(row.drain, models.of_row(Member, row)) for row in session.execute(_LEFT, {'drains': [*uuids]})]
+        return [
+            (row.drain, models.of_row(Member, row))
+            for row in session.execute(_LEFT, {'drains': [*uuids]})
+            if row.known is not None or row.status == MemberStatus.BLOCKED or row.drain in of_nova
+        ]
 
 
 def guests_at(engine: Engine, hosts: Sequence[str]) -> dict[str, int]:
