@@ -74,10 +74,19 @@ def of_one(nova: Nova, placement: PlacementClient, drain: Drain, clock: executor
     :raises migrator.nova.errors.NovaUnreachable: Nova did not answer.
     :raises migrator.exception.PlacementUnreachable: Placement did not answer.
     """
-    hosts = {service.host for service in nova.services()}
-    if drain.host not in hosts:
-        raise exception.Invalid(base.no_host(drain.host, hosts).message)
+    check_host(nova, drain.host)
     return plan(nova, placement, [drain], clock)[0]
+
+
+def check_host(nova: Nova, host: object) -> None:
+    """Raise unless a nova-compute has the name of a host; what is no name is left to others.
+
+    :raises migrator.exception.Invalid: none has.
+    :raises migrator.nova.errors.NovaUnreachable: Nova did not answer.
+    """
+    hosts = {service.host for service in nova.services()}
+    if isinstance(host, str) and host not in hosts:
+        raise exception.Invalid(base.no_host(host, hosts).message)
 
 
 def plan(

@@ -69,14 +69,20 @@ def begin(asked: Session, uuid: str) -> Begun:
     spread = ['--spread'] if getattr(asked.arguments, 'spread', False) else []
     argv = [sys.executable, '-m', 'migrator.cmd.drain', *asked.options, 'resume', uuid, *spread]
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-    log = os.open(path, flags, 0o600)
     try:
-        began = os.fstat(log).st_size
-        process = subprocess.Popen(  # noqa: S603 -- no shell
-            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    finally:
-        os.close(log)
+        log = os.open(path, flags, 0o600)
+        try:
+            began = os.fstat(log).st_size
+            process = subprocess.Popen(  # noqa: S603 -- no shell
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        finally:
+            os.close(log)
+    except OSError as error:
+        raise NotBegun(
+            f'no process can run the drain and write to {path}: {error.strerror or error}. Mend that, and try again: '
+            f'{asked.command} resume {uuid}'
+        ) from None
     for _ in range(_LOOKS):
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_AGAIN)

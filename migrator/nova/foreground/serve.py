@@ -9,7 +9,6 @@ sends to no server, lets the page act with the credentials of this process; each
 
 from __future__ import annotations
 
-import getpass
 import hmac
 import json
 import re
@@ -41,12 +40,13 @@ _SECRET = 32
 #: How many requests are answered at the same time. Each open page holds one for its stream of events.
 _AT_ONCE = 16
 _OF_DRAIN = re.compile(r'/migrator/v1/drains/([^/]+)/(action|members)')
+_DRAINS, _ATTENTION = '/migrator/v1/drains', '/migrator/v1/attention'
 
 Begin = Callable[[Session, str], detached.Begun]
 
 
 def serve(asked: Session) -> int:
-    """Serve the page until Ctrl-C or SIGTERM, and print its URL."""
+    """Serve the page until Ctrl-C, SIGTERM or the end of the terminal, and print its URL."""
     from migrator.runtime import concurrency, http_server, signals
 
     concurrency.native()
@@ -64,8 +64,7 @@ def serve(asked: Session) -> int:
         url = f'{server.url}{PAGE}#token={secret}'
         asked.answer({'url': url}, _said(asked, url))
         sys.stdout.flush()
-        while wanted.next() not in wanted.STOP:
-            pass
+        wanted.next()
         server.stop(patience=1)
     return command.RIGHT
 
@@ -142,12 +141,22 @@ class _Conductor:
         except exception.ServiceUnreachable as error:
             raise webob.exc.HTTPServiceUnavailable(str(error)) from None
 
+    def audit(self, context: RequestContext) -> list[Any]:
+        """Refuse to audit the allocations.
+
+        :raises migrator.exception.Invalid: in any case.
+        """
+        raise exception.Invalid(f'Wrong allocations are not looked for here. Type: {self._asked.command} audit')
+
 
 class _Guard:
     """What stands around each request: its secret, and the process that runs its drain."""
 
     def __init__(self, asked: Session, secret: str, begin: Begin, handle: Handler) -> None:
         self._asked, self._secret, self._begin, self._handle = asked, secret.encode(), begin, handle
+        self._user, self._lock = command.user(), asked.threads.lock()
+        #: The drains for which a process is being started.
+        self._beginning: set[str] = set()
 
     def __call__(self, request: Request) -> webob.Response:
         """Answer a request.
@@ -159,63 +168,89 @@ class _Guard:
 
         if not hmac.compare_digest(request.headers.get('X-Auth-Token', '').encode(errors='replace'), self._secret):
             raise exception.Unauthorized()
-        user = getpass.getuser()
         request.environ['migrator.context'] = RequestContext(
-            user_id=user, project_id=user, roles=list(ADMIN_ROLES), is_admin=True,
+            user_id=self._user, project_id=self._user, roles=list(ADMIN_ROLES), is_admin=True,
             request_id=request.request_id, overwrite=False,
         )  # fmt: skip
-        action = self._action(request)
+        path = request.path_info.rstrip('/')  # as the API takes it
+        action = self._action(request, path)
         response = self._handle(request)
         if response.status_int >= 300 or response.content_type != 'application/json':
             return response
         found = response.json
         if response.status_int == 202 and action != 'pause':
             self._run(found['drain']['uuid'])
-        response.body = json.dumps(self._shown(request, found)).encode()
+            found = self._asked.get(f'/drains/{found["drain"]["uuid"]}')
+        response.body = json.dumps(self._shown(request, path, found)).encode()
         return response
 
-    def _action(self, request: Request) -> str | None:
+    def _action(self, request: Request, path: str) -> str | None:
         """Return what a request does to a drain; None: nothing, or it makes a new one.
 
-        :raises migrator.exception.Invalid: the drain is an evacuation, which has no such action.
+        :raises migrator.exception.Invalid: the drain is an evacuation, which has no such action; or no nova-compute has
+            the name of the host.
         """
         from migrator.views import names
 
-        path = _OF_DRAIN.fullmatch(request.path_info)
-        if request.method != 'POST' or path is None:
+        of = _OF_DRAIN.fullmatch(path)
+        if request.method != 'POST' or (of is None and path != _DRAINS):
             return None
         document = request.json_document()
-        # The API refuses any other document.
-        action = str(next(iter(document), None)) if isinstance(document, dict) else None
-        if action in ('restore', 'retry'):
-            fenced.refuse(self._asked, names.drain(self._asked.database, path[1]), action)
-        return action
+        if not isinstance(document, dict):
+            return None  # the API refuses it
+        try:
+            if of is None:
+                plan.check_host(self._asked.cloud[0], document.get('host'))
+                return None
+            action = str(next(iter(document), None))
+            if action in ('restore', 'retry'):
+                fenced.refuse(self._asked, names.drain(self._asked.database, of[1]), action)
+            return action
+        except exception.ServiceUnreachable as error:
+            raise webob.exc.HTTPServiceUnavailable(str(error)) from None
 
     def _run(self, uuid: str) -> None:
-        """Let a process run a drain unless one does."""
+        """Let a process run a drain unless one does, or is being started for it."""
+        if self._asked.database.drains.get(uuid).ended or self._asked.runner(uuid) is not None:
+            return
+        with self._lock:
+            if uuid in self._beginning:
+                return
+            self._beginning.add(uuid)
         try:
-            if not self._asked.database.drains.get(uuid).ended and self._asked.runner(uuid) is None:
-                self._begin(self._asked, uuid)
+            self._begin(self._asked, uuid)
         except detached.NotBegun as error:
             raise webob.exc.HTTPServiceUnavailable(f'The drain was accepted, but {error.message}') from None
+        finally:
+            with self._lock:
+                self._beginning.discard(uuid)
 
-    def _shown(self, request: Request, found: dict[str, Any]) -> dict[str, Any]:
+    def _with_pid(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Return the document of a drain with who runs it, and whether it is an evacuation."""
+        uuid = document['uuid']
+        shown = document | {'pid': None} if uuid in self._beginning else self._asked.shown(document)
+        return shown | {'is_evacuation': self._is_evacuation(uuid)}
+
+    def _is_evacuation(self, uuid: str) -> bool:
+        return fenced.Recorded.of(self._asked.database.drains.read_log(uuid)).words is not None
+
+    def _shown(self, request: Request, path: str, found: dict[str, Any]) -> dict[str, Any]:
         """Return a document of the API with what only this command knows."""
         from migrator.api import common
         from migrator.views import names
 
         asked = self._asked
-        if request.path_info == '/migrator/v1/attention':
+        if path == _ATTENTION:
             lines = self._lines()
             return {'attention': lines[: common.page_size(request)], 'count': len(lines)}
         if 'drains' in found:
-            return found | {'drains': [asked.shown(one) for one in found['drains']]}
+            return found | {'drains': [self._with_pid(one) for one in found['drains']]}
         if 'drain' in found:
-            return found | {'drain': asked.shown(found['drain'])}
-        path = _OF_DRAIN.fullmatch(request.path_info)
-        if path is not None and 'members' in found:
-            of = names.drain(asked.database, path[1])
-            whole = asked.shown({'uuid': of.uuid, 'ended_at': of.ended_at, 'status': of.shown_status, **found})
+            return found | {'drain': self._with_pid(found['drain'])}
+        at = _OF_DRAIN.fullmatch(path)
+        if at is not None and 'members' in found:
+            of = names.drain(asked.database, at[1])
+            whole = self._with_pid({'uuid': of.uuid, 'ended_at': of.ended_at, 'status': of.shown_status, **found})
             return {name: whole[name] for name in found}
         return found
 
@@ -228,8 +263,15 @@ class _Guard:
         found = attention.documents(asked.database, asked.conf.conductor.lease)
         lines = [one for one in found if one['kind'] != attention.Attention.NO_CONDUCTOR]
         for one in asked.database.drains.list(in_progress=True):
-            if not one.paused and asked.runner(one.uuid) is None:
+            is_held = one.shown_status == 'paused' or one.uuid in self._beginning
+            if not is_held and asked.runner(one.uuid) is None:
                 lines.append(attention.interrupted(one))
+        for line in lines:
+            if line['kind'] == attention.Attention.DRAIN_INCOMPLETE and self._is_evacuation(line['drain_uuid']):
+                see = line['commands'][:1]
+                text = f'The evacuation has left guests, and is typed again. How: {" ".join(see)}'
+                title = f'Incomplete: the evacuation of {line["host"]}'
+                line |= {'title': title, 'text': text, 'commands': see, 'is_evacuation': True}
         # The services' commands about drains are those of this command.
         here = json.dumps(asked.drain_command)[1:-1]
         text = answer(sorted(lines, key=attention.urgency)).text.replace(f'{remedies.DRAINS} ', f'{here} ')

@@ -174,7 +174,8 @@ class Session(Asked):
     def shown(self, document: dict[str, Any]) -> dict[str, Any]:
         """Return the document of a drain with the pid of the process that runs it.
 
-        One in progress that no process runs is ``interrupted``, and has no expected times.
+        One in progress that no process runs is ``interrupted``, ``was`` has its status without that, and it has no
+        expected times.
         """
         if document['ended_at'] is not None:
             return document | {'pid': None}
@@ -182,7 +183,7 @@ class Session(Asked):
         if pid is not None or document['status'] == 'paused':
             return document | {'pid': pid}
         go_on = f'No process runs it. To go on: {self.command} resume {document["uuid"]}'
-        interrupted = document | {'pid': None, 'status': INTERRUPTED, 'waits_for': go_on}
+        interrupted = document | {'pid': None, 'status': INTERRUPTED, 'was': document['status'], 'waits_for': go_on}
         if 'members' in document:
             nothing = {'start': None, 'end': None, 'reason': 'No process runs it.'}
             interrupted['expected'] = document['expected'] | nothing

@@ -191,7 +191,7 @@ def test_findings_and_differences(faces, monkeypatch):
 
 
 #: What the page's own code and the browser have under such names.
-_OF_THE_PAGE = {'w3', 'of_nova', 'drain_command'}
+_OF_THE_PAGE = {'w3', 'of_nova', 'of_services', 'drain_command', 'is_evacuation'}
 
 
 def test_page_reads_no_key_that_no_schema_has():

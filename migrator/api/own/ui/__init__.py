@@ -16,6 +16,7 @@ import webob
 
 from migrator.api.request import Request, wrong_method
 from migrator.conf.conductor import uses_nova
+from migrator.objects import remedies
 
 _SCRIPTS = ('ui', 'acts', 'api', 'attention', 'bars', 'migration', 'plan', 'rows')
 #: URL -> the file in this folder, and its media type.
@@ -65,7 +66,12 @@ def serve(request: Request) -> webob.Response:
         services = request.services
         # A stock Nova has no hosts and no migrations in the tables of this API.
         of_nova = uses_nova(services.conf)
-        settings = {'acts': services.conf.api.page_acts, 'of_nova': of_nova, 'drain_command': services.drain_command}
+        settings = {
+            'acts': services.conf.api.page_acts,
+            'of_nova': of_nova,
+            'of_services': services.drain_command == remedies.DRAINS,
+            'drain_command': services.drain_command,
+        }
         response = webob.Response(json_body=settings)
     else:
         name, media_type = _FILES[request.path_info]

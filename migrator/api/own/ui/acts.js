@@ -110,6 +110,7 @@ const OF_DRAIN = {
 /** Which acts a drain permits now. */
 function permitted(drain) {
   if (drain.ended_at !== null) {
+    if (drain.is_evacuation) return [];
     const left = totalOf(drain) - drain.guests.moved - drain.guests.gone;
     const again = drain.direction === 'away' && (left || drain.status === 'incomplete') ? ['retry'] : [];
     return drain.status === 'restored' ? [] : [...again, 'restore'];
@@ -119,7 +120,8 @@ function permitted(drain) {
 }
 
 function questionOfDrain(name, drain) {
-  const [label, effect] = OF_DRAIN[name];
+  const [label, resumes] = OF_DRAIN[name];
+  const effect = name === 'resume' && drain.was ? `A process of its own goes on with it: it was ${drain.was}.` : resumes;
   return {
     title: `${label} the drain of ${drain.host}`,
     lines: [
@@ -226,11 +228,12 @@ async function questionOfEvacuation(name) {
 
 /** The acts of a line of what needs an operator. */
 export function actsOfLine(line) {
-  if (line.kind === 'stuck') {
+  if (line.kind === 'stuck' && line.migration_uuid) {
     return act('Retry', line.instance_name ?? line.instance_uuid, async () => (
       questionOfRetry((await get(`migrations/${line.migration_uuid}`)).migration)));
   }
   if (line.kind === 'forced-down' && line.failed) return act('Evacuate', line.host, () => questionOfEvacuation(line.host));
+  if (line.is_evacuation) return []; // it is typed again
   const names = {'drain-incomplete': ['retry', 'restore'], 'drain-paused': ['resume'], 'host-disabled': ['restore']}[line.kind] ?? [];
   return names.flatMap((name) => act(OF_DRAIN[name][0], `the drain of ${line.host}`, async () => (
     questionOfDrain(name, (await get(path(line.drain_uuid))).drain))));

@@ -18,8 +18,8 @@ export const session = () => tokens;
 
 export const hasToken = () => token !== null;
 
-/** What the API says of itself: whether the page acts, whose drains they are, and how commands about drains begin. */
-export const settings = {acts: false, of_nova: false, drain_command: 'migrator-manage drain'};
+/** What the API says of itself: whether the page acts, whether the drains are those of a Nova, whether there are services, and how commands about drains begin. */
+export const settings = {acts: false, of_nova: false, of_services: true, drain_command: 'migrator-manage drain'};
 
 export async function loadSettings() {
   try {
@@ -76,7 +76,9 @@ async function answered(url, request) {
   if (used !== token) throw new Refused(-1, 'The token was forgotten meanwhile.');
   if (response.ok && (document_ || request.method)) return document_;
   if (response.status === 401) {
-    throw new Refused(401, 'The token is not valid, or has expired. Get another one: openstack token issue -f value -c id');
+    throw new Refused(401, settings.of_services
+      ? 'The token is not valid, or has expired. Get another one: openstack token issue -f value -c id'
+      : 'The token is not valid. Open the URL that migrator-drain serve has printed at its last start.');
   }
   const fault = document_ && Object.values(document_)[0];
   const message = fault?.message ?? `The API answered ${response.status} ${response.statusText}.`;

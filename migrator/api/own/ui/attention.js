@@ -3,7 +3,7 @@
 // What needs an operator: one request, and the lines as the API has made them.
 
 import {actsOfLine} from './acts.js';
-import {clock, get, parse, plural} from './api.js';
+import {clock, get, parse, plural, settings} from './api.js';
 import {$, Rows, command, make, setClass, setText} from './rows.js';
 
 const LINES = 50; // shown at a time
@@ -51,7 +51,7 @@ export async function loadAttention(turned) {
   if (!pages.hidden) showPages(pages, count, turned);
   const hidden = Math.max(0, Math.min(count, first + LINES) - attention.length);
   const note = $('trouble-note');
-  setText(note, hidden ? `${plural(hidden, 'line')} more: migrator-manage status` : '');
+  setText(note, hidden ? `${plural(hidden, 'line')} more${settings.of_services ? ': migrator-manage status' : ''}` : '');
   note.hidden = !hidden;
   $('trouble-none').hidden = count > 0;
   setText($('trouble-title'), count ? `Attention (${count})` : 'Attention');

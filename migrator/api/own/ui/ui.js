@@ -142,7 +142,7 @@ const guestRows = new Rows($('guest-rows'), 'No guest to show.', () => {
   return row;
 }, (row, {member, phases, axis, until}) => {
   const [name, state, bar, destination, reason] = row.children;
-  link(name, member.name || member.instance_uuid, member.migration_uuid);
+  link(name, member.name || member.instance_uuid, settings.of_nova ? null : member.migration_uuid);
   name.title = member.instance_uuid;
   const {phase, word} = guestStatus(member);
   status(state, phase, word);
@@ -428,6 +428,7 @@ function go(place) {
 
 /** Show what the address names: #drain=UUID, #migration=UUID, or #host=NAME. */
 function arrive() {
+  if (takeToken()) return;
   const [, kind, text] = /^#(drain|migration|host)=(.+)$/.exec(location.hash) ?? [];
   if (!kind || !hasToken()) return;
   let name;
@@ -507,6 +508,8 @@ function forget(message) {
 
 async function signIn(text) {
   setToken(text);
+  await loadSettings(); // before anything is filled that has buttons
+  if (!hasToken()) return;
   try {
     await get('drains', {limit: 1});
   } catch (error) {
@@ -514,14 +517,22 @@ async function signIn(text) {
     return;
   }
   complain('');
-  await loadSettings(); // before anything is filled that has buttons
-  if (!hasToken()) return;
   enableActs(inProgress, refresh);
   signedIn(true);
   $('main').focus();
   if (!settings.of_nova) offerHosts().catch(() => {}); // without it the names are typed
   arrive();
   refresh();
+}
+
+/** Sign in with the token in the fragment of the URL, which is then no longer in the address. Only a page of this machine does. */
+function takeToken() {
+  const [, given] = /^#token=([\w-]+)$/.exec(location.hash) ?? [];
+  if (!given || !['127.0.0.1', 'localhost', '[::1]'].includes(location.hostname)) return false;
+  if (hasToken()) forget('');
+  history.replaceState(null, '', location.pathname);
+  signIn(given);
+  return true;
 }
 
 $('token-form').addEventListener('submit', (event) => {
@@ -572,9 +583,4 @@ window.addEventListener('hashchange', arrive);
 for (const [value, word] of Object.entries(FILTERS)) $('guests-filter').append(make('option', {value}, word));
 showLegend();
 $('token').focus();
-// A page on this machine may get its token from the fragment of its URL, which is then no longer in the address.
-const [, given] = /^#token=([\w-]+)$/.exec(location.hash) ?? [];
-if (given && ['127.0.0.1', 'localhost', '[::1]'].includes(location.hostname)) {
-  history.replaceState(null, '', location.pathname);
-  signIn(given);
-}
+takeToken();

@@ -66,7 +66,7 @@ def test_whether_the_page_acts_is_an_option(world, is_on):
     response = get(world, f'{PAGE}/settings.json')
     assert (response.status_int, response.json) == (
         200,
-        {'acts': is_on, 'of_nova': False, 'drain_command': 'migrator-manage drain'},
+        {'acts': is_on, 'of_nova': False, 'of_services': True, 'drain_command': 'migrator-manage drain'},
     )
     assert policy_of(response)['default-src'] == "'none'"
 

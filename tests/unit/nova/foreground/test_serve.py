@@ -26,13 +26,14 @@ class Page:
     """The application, and the drains that processes were started for."""
 
     def __init__(self, operator):
-        self.begun, self.refuses = [], None
+        self.begun, self.refuses, self.while_begun = [], None, lambda: None
         given = argparse.Namespace(os_cloud=None, os_region_name=None, state=str(operator.path), json=False, port=0)
         conf = session.make_conf(operator.path)
         self.session = session.Session(conf, given, operator.threads, path=operator.path, connect=operator.connect)
         self.app = serve.make_app(self.session, SECRET, self.begin)
 
     def begin(self, _asked, uuid):
+        self.while_begun()
         if self.refuses is not None:
             raise detached.NotBegun(self.refuses)
         self.begun.append(uuid)
@@ -100,6 +101,7 @@ def test_files_of_the_page_are_for_loopback_too(page):
     assert page.get('/ui/settings.json') == {
         'acts': True,
         'of_nova': True,
+        'of_services': False,
         'drain_command': f'migrator-drain --state {page.session.path}',
     }
 
@@ -111,7 +113,8 @@ def test_drain_is_planned_and_started_in_a_process_of_its_own(page, nova):
     assert page.begun == []
     uuid = page.post('/drains', {'host': 'host1'})['drain']['uuid']
     assert page.begun == [uuid]
-    assert 'Compute host nope could not be found' in page.ask(f'{OWN}/drains', {'host': 'nope', 'dry_run': True}).text
+    for body in ({'host': 'nope', 'dry_run': True}, {'host': 'nope'}):
+        assert 'Compute host nope could not be found' in str(page.post('/drains', body, 400))
 
 
 def test_nova_that_is_away_is_named(page, nova):
@@ -206,3 +209,95 @@ def test_port_that_is_taken_is_named(operator):
     assert status == 2
     assert '--port' in operator.err
     assert operator.run('serve', '--port', '65536')[0] == 2
+
+
+def test_drain_that_waits_for_a_service_needs_an_operator(page, operator, nova):
+    uuid = left(operator, nova)
+
+    def refuses(_method, _path):
+        raise exceptions.Unauthorized('expired')
+
+    nova.before = refuses
+    operator.threads.on_sleep = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    operator.run('resume')
+    with state.locked(page.session.lock_of(uuid)):
+        (line,) = page.get('/attention')['attention']
+    assert (line['kind'], line['failed']) == ('drain-waits', True)
+    assert 'check the credentials' in line['text']
+    assert line['commands'] == [f'migrator-drain --state {operator.path} show host1']
+
+
+def test_guest_whose_host_is_dead_is_stuck(page, operator, nova):
+    uuid = left(operator, nova, guests=1)
+    nova.kill('host1')
+    operator.threads.on_sleep = lambda: operator.threads.clock.seconds > 100 and os.kill(os.getpid(), signal.SIGTERM)
+    operator.run('resume')
+    with state.locked(page.session.lock_of(uuid)):
+        (line,) = page.get('/attention')['attention']
+    assert (line['kind'], line['failed'], line['migration_uuid']) == ('stuck', True, None)
+    assert line['title'] == 'Stuck: guest0, in the drain of host1'
+    assert 'nova-compute at host1 has been down' in line['text']
+
+
+def test_cancel_whose_process_is_gone_is_interrupted(page, operator, nova):
+    uuid = left(operator, nova)
+    page.post(f'/drains/{uuid}/action', {'pause': None})
+    page.refuses = 'no process can run the drain.'
+    page.post(f'/drains/{uuid}/action', {'cancel': {}}, 503)
+    (line,) = page.get('/attention')['attention']
+    assert line['text'].startswith('It was cancelling, and no process runs it.')
+    assert page.get(f'/drains/{uuid}')['drain']['was'] == 'cancelling'
+
+
+def test_slash_at_the_end_makes_no_difference(page, operator, nova):
+    uuid = left(operator, nova)
+    page.post(f'/drains/{uuid}/action/', {'pause': None})
+    assert page.begun == []
+    assert [line['kind'] for line in page.get('/attention/')['attention']] == ['drain-paused']
+    page.post(f'/drains/{uuid}/action/', {'resume': None})
+    assert page.begun == [uuid]
+    assert page.get(f'/drains/{uuid}/members/')['expected']['reason'] == 'No process runs it.'
+
+
+def test_evacuation_is_neither_restored_nor_retried(page, operator, nova):
+    nova.add_guest('on-disk')
+    nova.lose('host1')
+    assert operator.run('evacuate', 'host1', '--fenced')[0] == 1
+    (drain,) = page.get('/drains')['drains']
+    assert drain['is_evacuation'] is True
+    for action in ('restore', 'retry'):
+        assert 'is an evacuation' in str(page.post(f'/drains/{drain["uuid"]}/action/', {action: None}, 400))
+    assert page.begun == []
+    lines = page.get('/attention')['attention']
+    assert [command for line in lines for command in line['commands']] == [
+        f'migrator-drain --state {operator.path} show host1'
+    ]
+    assert 'evacuation' in lines[0]['title']
+
+
+def test_process_that_is_being_started_is_no_failure_and_is_started_once(page, operator, nova):
+    uuid, seen = left(operator, nova), []
+
+    def meanwhile():
+        page.while_begun = lambda: None
+        seen.extend(page.kinds())
+        page.post(f'/drains/{uuid}/action', {'resume': None})
+
+    page.while_begun = meanwhile
+    page.post(f'/drains/{uuid}/action', {'resume': None})
+    assert (seen, page.begun) == ([], [uuid])
+
+
+def test_log_that_cannot_be_written_is_named(page, operator, nova):
+    uuid = left(operator, nova)
+    log = operator.path.with_name(f'{operator.path.name}.{uuid}.log')
+    log.symlink_to('elsewhere')
+    with pytest.raises(detached.NotBegun, match=re.escape(str(log))) as caught:
+        detached.begin(page.session, uuid)
+    assert f'migrator-drain --state {operator.path} resume {uuid}' in caught.value.message
+
+
+def test_what_needs_services_is_refused_with_the_command_that_does_it(page, operator):
+    answer = page.ask(f'{OWN}/findings')
+    assert answer.status_int == 400
+    assert f'migrator-drain --state {operator.path} audit' in answer.text
