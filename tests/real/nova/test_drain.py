@@ -5,11 +5,13 @@
 Where a guest is at the end is read from the hypervisor's files, and not from nova.
 """
 
+import datetime
 import itertools
 import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -272,3 +274,66 @@ def test_two_drains_at_once_move_each_guest_once(lab, drain):
         drain.end(running)
     assert lab.truth() == {'host1': set(), 'host2': set(), 'host3': set(guests)}
     assert {guest: moves(lab, guest) for guest in guests} == {guest: ['completed'] for guest in guests}
+
+
+@pytest.mark.slow
+def test_thirty_guests_leave_while_api_terminal_and_process_are_lost(lab, drain):
+    guests = lab.guests(30, 'host1')
+    off, paused, (suspended,) = guests[:4], guests[4:7], guests[7:8]
+    stop(lab, *off)
+    for guest in paused:
+        lab.ask('POST', f'/servers/{guest}/action', pause=None)
+    lab.ask('POST', f'/servers/{suspended}/action', suspend=None)
+    wanted = dict.fromkeys(paused, 'PAUSED') | {suspended: 'SUSPENDED'}
+    process.wait_until(lambda: {guest: status(lab, guest) for guest in wanted} == wanted, 'guests to stand', 60)
+
+    def left():
+        return len(lab.truth()['host1'])
+
+    # The API is restarted, then the terminal closed, then the process killed.
+    with drain.begin('start', 'host1', '--include-stopped', '--spread', '--parallel', '2') as running:
+        process.wait_until(lambda: left() <= 26, 'the first to have left', 180)
+        lab.services['api'].kill()
+        lab.services['api'].start()
+        process.wait_until(lambda: left() <= 20, 'more to have left', 180)
+        running.send_signal(signal.SIGHUP)
+        drain.end(running, 130)
+    with drain.begin('resume', '--spread') as running:
+        process.wait_until(lambda: left() <= 12, 'more to have left', 180)
+        running.kill()
+    output = drain.run('resume', '--spread', status=1)
+    assert lab.truth()['host1'] == {suspended}
+    check_hosts(lab, guests)
+    assert {guest: moves(lab, guest) for guest in guests if guest not in (*off, suspended)} == {
+        guest: ['completed'] for guest in guests if guest not in (*off, suspended)
+    }
+    assert [moves(lab, guest, kind='migration') for guest in off] == [['confirmed']] * len(off)
+    assert {status(lab, guest) for guest in off} == {'SHUTOFF'}
+    assert {status(lab, guest) for guest in paused} == {'PAUSED'}
+    assert 'suspended' in output
+    (uuid,) = [one['uuid'] for one in drain.read('list')['drains']]
+    (run,) = drain.read('report', uuid)['report']['runs']
+    of = {one['instance_uuid']: one for one in run['guests']}
+    assert {of[guest]['attempts'] for guest in guests if guest != suspended} == {1}
+    assert {of[guest]['destination'] for guest in guests if guest != suspended} == {'host2', 'host3'}
+    assert (of[suspended]['status'], of[suspended]['attempts']) == ('blocked', 0)
+
+
+@pytest.mark.slow
+def test_drain_takes_no_longer_than_requests_at_once(lab, drain):
+    """``nova host-evacuate-live`` requested all at once, and Nova queued them."""
+
+    def makespan(guests):
+        assert {guest: moves(lab, guest) for guest in guests} == {guest: ['completed'] for guest in guests}
+        rows = [lab.ask('GET', f'/os-migrations?instance_uuid={guest}')['migrations'][0] for guest in guests]
+        began, ended = min(row['created_at'] for row in rows), max(row['updated_at'] for row in rows)
+        return (datetime.datetime.fromisoformat(ended) - datetime.datetime.fromisoformat(began)).total_seconds()
+
+    first = lab.guests(7, 'host1', move_seconds='6')
+    for guest in first:
+        lab.move(guest, None)
+    process.wait_until(lambda: lab.truth()['host1'] == set(), 'host1 to be empty', 180)
+    process.wait_until(lambda: all(moves(lab, guest) == ['completed'] for guest in first), 'the moves to end', 60)
+    second = lab.guests(7, 'host1', move_seconds='6')
+    drain.run('start', 'host1')
+    assert makespan(second) <= 1.05 * makespan(first)
