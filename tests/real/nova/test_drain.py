@@ -312,8 +312,8 @@ def test_thirty_guests_leave_while_api_terminal_and_process_are_lost(lab, drain)
     assert {status(lab, guest) for guest in paused} == {'PAUSED'}
     assert 'suspended' in output
     (uuid,) = [one['uuid'] for one in drain.read('list')['drains']]
-    (run,) = drain.read('report', uuid)['report']['runs']
-    of = {one['instance_uuid']: one for one in run['guests']}
+    (run,) = drain.read('report', uuid)['runs']
+    of = {one['instance_uuid']: one for one in run['members']}
     assert {of[guest]['attempts'] for guest in guests if guest != suspended} == {1}
     assert {of[guest]['destination'] for guest in guests if guest != suspended} == {'host2', 'host3'}
     assert (of[suspended]['status'], of[suspended]['attempts']) == ('blocked', 0)
