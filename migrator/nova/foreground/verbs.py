@@ -8,6 +8,7 @@ import argparse
 import getpass
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from migrator import exception
 from migrator.nova.foreground import allocations, detached, doctor, evacuation, fenced
@@ -17,6 +18,9 @@ from migrator.operator import drain_request
 from migrator.operator.cli import command, drain
 from migrator.operator.cli.command import Asked, Verb
 from migrator.operator.watch import commands
+
+if TYPE_CHECKING:  # imported where it is used, so that the help is fast
+    from migrator.nova.foreground import loop
 
 
 def show_plan(asked: Session) -> int:
@@ -36,7 +40,14 @@ def start(asked: Session) -> int:
     doctor.warn(asked, new.host)
     with loop.Interrupts() as interrupts:
         asked.database.drains.accept(new, has_service=False)
-        return detached.run(asked, new.uuid) if asked.arguments.detach else loop.run(asked, new.uuid, interrupts)
+        return _run(asked, new.uuid, interrupts)
+
+
+def _run(asked: Session, uuid: str, interrupts: loop.Interrupts) -> int:
+    """Run a drain until it ends, or let another process run it."""
+    from migrator.nova.foreground import loop
+
+    return detached.run(asked, uuid) if asked.arguments.detach else loop.run(asked, uuid, interrupts)
 
 
 def show(asked: Session) -> int:
@@ -59,7 +70,7 @@ def retry(asked: Session) -> int:
     asked.cloud  # noqa: B018 -- an error in its name comes before anything is written
     with loop.Interrupts() as interrupts:
         asked.database.drains.accept(new, has_service=False, moved=moved)
-        return loop.run(asked, new.uuid, interrupts)
+        return _run(asked, new.uuid, interrupts)
 
 
 def _checked(asked: Session, host: str) -> Drain:
@@ -102,7 +113,7 @@ def _run_after(action: str) -> Callable[[Session], int]:
             asked.database.drains.request(
                 uuid, action, getpass.getuser(), getattr(asked.arguments, 'abort_running', False)
             )
-            return loop.run(asked, uuid, interrupts)
+            return _run(asked, uuid, interrupts)
 
     return act
 
@@ -167,6 +178,12 @@ def _maybe_uuid(parser: argparse.ArgumentParser) -> None:
 def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
     _maybe_uuid(parser)
     parser.add_argument('--abort-running', action='store_true', help='also abort the migrations that already run')
+    _detach(parser)
+
+
+def _restore_arguments(parser: argparse.ArgumentParser) -> None:
+    drain.which(parser)
+    _detach(parser)
 
 
 def _start_arguments(parser: argparse.ArgumentParser) -> None:
@@ -178,6 +195,7 @@ def _start_arguments(parser: argparse.ArgumentParser) -> None:
 def _retry_arguments(parser: argparse.ArgumentParser) -> None:
     drain.which(parser)
     _spread(parser)
+    _detach(parser)
 
 
 def _resume_arguments(parser: argparse.ArgumentParser) -> None:
@@ -214,7 +232,7 @@ VERBS: tuple[Verb, ...] = (
         'resume', 'go on with a drain after a pause, or after its process was killed', _own(resume), _resume_arguments
     ),
     Verb('cancel', _OF_MANAGE['cancel'].help, _own(_run_after('cancel')), _cancel_arguments),
-    Verb('restore', _OF_MANAGE['restore'].help, _own(_run_after('restore')), _OF_MANAGE['restore'].arguments),
+    Verb('restore', _OF_MANAGE['restore'].help, _own(_run_after('restore')), _restore_arguments),
     Verb('retry', _OF_MANAGE['retry'].help, _own(retry), _retry_arguments),
     Verb(
         'evacuate', 'evacuate the guests of a dead host to other hosts', _own(evacuation.evacuate), evacuation.arguments

@@ -8,6 +8,7 @@ import signal
 
 import pytest
 
+from migrator.nova.foreground import detached
 from migrator.operator.watch import commands
 from migrator.operator.watch.screen import Lines
 
@@ -110,3 +111,28 @@ def test_process_that_cannot_run_a_detached_drain_is_reported_with_its_log(opera
     assert last.startswith('To try again: migrator-drain ')
     assert last.endswith(f' resume {operator.json("list")["drains"][0]["uuid"]} --detach')
     assert operator.run('resume')[0] == 0
+
+
+@pytest.mark.parametrize('verb', ['restore', 'retry', 'cancel'])
+def test_each_verb_that_runs_a_drain_may_leave_it_to_another_process(operator, nova, monkeypatch, verb):
+    begun = []
+
+    def begin(_asked, uuid):
+        begun.append(uuid)
+        return detached.Begun(4711, operator.path)
+
+    monkeypatch.setattr(detached, 'begin', begin)
+    guest = nova.add_guest('guest0')
+    if verb == 'retry':
+        nova.servers[guest]['locked'] = True
+    if verb == 'cancel':
+        nova.ticks[guest] = 1000
+        operator.threads.on_sleep = lambda: nova.rows and os.kill(os.getpid(), signal.SIGTERM)
+    operator.run('start', 'host1')
+    operator.threads.on_sleep = lambda: None
+    status, out = operator.run(verb, *(() if verb == 'cancel' else ('host1',)), '--detach')
+    assert status == 0, operator.err
+    newest = operator.json('list')['drains'][0]
+    assert begun == [newest['uuid']]
+    assert f'Process 4711 runs drain {newest["uuid"]} of host1' in out
+    assert newest['was'] == {'restore': 'restoring', 'retry': 'accepted', 'cancel': 'cancelling'}[verb]
