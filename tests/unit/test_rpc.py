@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import pathlib
+import re
 import socket
 import sys
 import tempfile
@@ -251,14 +252,15 @@ def test_a_call_to_a_server_that_is_not_there_times_out_and_a_cast_is_lost(wire,
     with pytest.raises(exception.RPCTimeout) as caught:
         call(wire, 'who', absent, timeout=0.1)
     assert type(caught.value) is exception.RPCTimeout
-    assert str(caught.value) == 'conductor.absent did not answer who within 0.1 s.'
+    # It names the time that it has waited, which is longer on a busy machine.
+    assert re.fullmatch(r'conductor\.absent did not answer who within \d+\.\d s\.', str(caught.value))
     wire.rpc.cast(CONTEXT, absent, 'who')
     with pytest.raises(exception.RPCTimeout, match=r'^nothing did not answer'):
         call(wire, 'who', rpc.Target('nothing'), timeout=0.1)
 
 
 def test_an_answer_that_comes_too_late_is_a_time_out_though_the_work_is_done(wire, endpoint):
-    with pytest.raises(exception.RPCTimeout, match=r'did not answer slow within 0\.2 s'):
+    with pytest.raises(exception.RPCTimeout, match=r'did not answer slow within \d+\.\d s'):
         call(wire, 'slow', timeout=0.2)
     assert endpoint.noted.wait(10)
     endpoint.go_on.set()
