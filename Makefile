@@ -49,7 +49,7 @@ MAKEFLAGS += --no-print-directory
 SHORT = $(addprefix tests/simulation/,test_matrix.py test_seeds.py test_reexecution.py)
 
 # what has a Placement in its own process, and may as well have another
-ALLOCATIONS = tests/unit/placement_client $(addprefix tests/functional/,test_audit.py test_force_nested.py)
+ALLOCATIONS = $(ON_PLACEMENT) $(addprefix tests/functional/,test_audit.py test_force_nested.py)
 
 # what has the fake Placement in make test: what is about Placement, and what needs one
 ON_PLACEMENT = tests/unit/placement_client

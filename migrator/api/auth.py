@@ -58,7 +58,12 @@ def noauth2(handle: Handler) -> Handler:
     return authenticated
 
 
-def only_known_hosts(serve: App, names: Sequence[str]) -> App:
+def only_known_hosts(
+    serve: App,
+    names: Sequence[str],
+    what: str = 'With noauth2, this API',
+    do: str = 'Use a loopback address, or add the name to [api] host_names.',
+) -> App:
     """Return an application that answers 403 to a Host header of neither loopback nor one of some names.
 
     The owner of a name can let it point at loopback, after a browser has loaded a page from it. The browser then lets
@@ -66,6 +71,8 @@ def only_known_hosts(serve: App, names: Sequence[str]) -> App:
 
     :param serve: a WSGI application.
     :param names: host names and addresses, without ports.
+    :param what: what is served, for the message.
+    :param do: what to do, as a sentence.
     """
     known = {_bare(name) for name in names}
 
@@ -74,10 +81,7 @@ def only_known_hosts(serve: App, names: Sequence[str]) -> App:
         name = _bare(_PORT.sub('', given))
         if not given or name in known or is_loopback(name):
             return serve(environ, start_response)
-        message = (
-            f'With noauth2, this API is not served as {base.printable(name)[:253]}. Use a loopback address, or add the '
-            'name to [api] host_names.'
-        )
+        message = f'{what} is not served as {base.printable(name)[:253]}. {do}'
         response = webob.Response(status=403, json_body={'forbidden': {'code': 403, 'message': message}})
         answer: Iterable[bytes] = response(environ, start_response)
         return answer

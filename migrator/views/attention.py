@@ -168,7 +168,8 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
             yield line
     for one in in_progress.values():
         if one.wait_error is not None:
-            text = f'{_sentence(one.waits_for or one.wait_error)} The drain tries again by itself.'
+            text = _sentence(one.waits_for or one.wait_error)
+            text += '' if seen.is_blind else ' The drain tries again by itself.'
             yield _line(
                 _A.DRAIN_WAITS, one.uuid, f'Waits: the drain of {one.host}', text,
                 [remedies.command(Kind.SEE_DRAIN, drain=one.host)], host=one.host, drain_uuid=one.uuid,

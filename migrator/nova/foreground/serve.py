@@ -23,7 +23,7 @@ import webob.exc
 from migrator import exception
 from migrator.nova import plan
 from migrator.nova.foreground import detached, fenced
-from migrator.nova.foreground.session import Session
+from migrator.nova.foreground.session import PROG, Session
 from migrator.objects import remedies
 from migrator.operator.cli import command
 
@@ -39,6 +39,7 @@ PAGE, HOST = '/migrator/v1/ui', '127.0.0.1'
 _SECRET = 32
 #: How many requests are answered at the same time. Each open page holds one for its stream of events.
 _AT_ONCE = 16
+_DO = f'Use the URL that {PROG} serve has printed.'
 _OF_DRAIN = re.compile(r'/migrator/v1/drains/([^/]+)/(action|members)')
 _DRAINS, _ATTENTION = '/migrator/v1/drains', '/migrator/v1/attention'
 
@@ -88,6 +89,7 @@ def make_app(asked: Session, secret: str, begin: Begin = detached.begin) -> App:
     :param begin: lets a process of its own run a drain.
     """
     from migrator.api import app
+    from migrator.api.auth import only_known_hosts
 
     asked.conf.set_override('engine', 'nova', group='drain')
     no_rpc: Any = _Conductor(asked)
@@ -100,23 +102,17 @@ def make_app(asked: Session, secret: str, begin: Begin = detached.begin) -> App:
         auth=lambda handle: _Guard(asked, secret, begin, handle),
         drain_command=asked.drain_command,
     )
-    return _only_here(made)
+    # The port may be another one, since ssh may have forwarded it.
+    return only_known_hosts(_only_for_itself(made), (), 'This page', _DO)
 
 
-def _only_here(serve_: App) -> App:
-    """Return an application that answers only a page of its own, under a name of loopback.
-
-    The owner of a name can let it point at loopback after a browser has loaded a page from it. The port may be another
-    one, since ssh may have forwarded it.
-    """
-    from migrator.conf.api import is_loopback
+def _only_for_itself(app: App) -> App:
+    """Return an application that refuses a request of another page, by its header Origin."""
 
     def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        host, origin = environ.get('HTTP_HOST', ''), environ.get('HTTP_ORIGIN')
-        name = re.sub(r':\d*$', '', host).strip('[]')
-        if is_loopback(name) and origin in (None, f'http://{host}'):
-            return serve_(environ, start_response)
-        message = 'This page is served on loopback, and only to itself. Use the URL that migrator-drain serve printed.'
+        if environ.get('HTTP_ORIGIN') in (None, f'http://{environ.get("HTTP_HOST", "")}'):
+            return app(environ, start_response)
+        message = f'This page is served only to itself. {_DO}'
         refused = webob.Response(status=403, json_body={'forbidden': {'code': 403, 'message': message}})
         found: Iterable[bytes] = refused(environ, start_response)
         return found
@@ -125,7 +121,7 @@ def _only_here(serve_: App) -> App:
 
 
 class _Conductor:
-    """What the API calls a conductor for: plans. Processes run the drains, so there is none to wake."""
+    """The conductor of the API: it makes plans. Processes run the drains, so it wakes nothing."""
 
     def __init__(self, asked: Session) -> None:
         self._asked = asked
@@ -150,13 +146,15 @@ class _Conductor:
 
 
 class _Guard:
-    """What stands around each request: its secret, and the process that runs its drain."""
+    """The guard around each request: it checks the secret, and starts the process of a drain."""
 
     def __init__(self, asked: Session, secret: str, begin: Begin, handle: Handler) -> None:
         self._asked, self._secret, self._begin, self._handle = asked, secret.encode(), begin, handle
         self._user, self._lock = command.user(), asked.threads.lock()
         #: The drains for which a process is being started.
         self._beginning: set[str] = set()
+        #: Whether a drain is an evacuation, once that cannot change.
+        self._evacuations: dict[str, bool] = {}
 
     def __call__(self, request: Request) -> webob.Response:
         """Answer a request.
@@ -200,7 +198,8 @@ class _Guard:
             return None  # the API refuses it
         try:
             if of is None:
-                plan.check_host(self._asked.cloud[0], document.get('host'))
+                if not document.get('dry_run'):  # a plan looks for its host itself
+                    plan.check_host(self._asked.cloud[0], document.get('host'))
                 return None
             action = str(next(iter(document), None))
             if action in ('restore', 'retry'):
@@ -229,10 +228,15 @@ class _Guard:
         """Return the document of a drain with who runs it, and whether it is an evacuation."""
         uuid = document['uuid']
         shown = document | {'pid': None} if uuid in self._beginning else self._asked.shown(document)
-        return shown | {'is_evacuation': self._is_evacuation(uuid)}
+        return shown | {'is_evacuation': self._is_evacuation(uuid, shown['ended_at'] is not None)}
 
-    def _is_evacuation(self, uuid: str) -> bool:
-        return fenced.Recorded.of(self._asked.database.drains.read_log(uuid)).words is not None
+    def _is_evacuation(self, uuid: str, has_ended: bool) -> bool:
+        if uuid not in self._evacuations:
+            found = fenced.Recorded.of(self._asked.database.drains.read_log(uuid)).words is not None
+            if not found and not has_ended:
+                return False
+            self._evacuations[uuid] = found
+        return self._evacuations[uuid]
 
     def _shown(self, request: Request, path: str, found: dict[str, Any]) -> dict[str, Any]:
         """Return a document of the API with what only this command knows."""
@@ -261,15 +265,21 @@ class _Guard:
 
         asked = self._asked
         found = attention.documents(asked.database, asked.conf.conductor.lease)
-        lines = [one for one in found if one['kind'] != attention.Attention.NO_CONDUCTOR]
-        for one in asked.database.drains.list(in_progress=True):
-            is_held = one.shown_status == 'paused' or one.uuid in self._beginning
-            if not is_held and asked.runner(one.uuid) is None:
-                lines.append(attention.interrupted(one))
+        kinds = attention.Attention
+        going = asked.database.drains.list(in_progress=True)
+        left = {one.uuid for one in going if one.uuid not in self._beginning and asked.runner(one.uuid) is None}
+        lines = [attention.interrupted(one) for one in going if one.uuid in left and one.shown_status != 'paused']
+        # What a drain without a process waited for is an old reading, and nothing tries it again.
+        old = (kinds.DRAIN_WAITS, kinds.STUCK)
+        lines += [
+            one
+            for one in found
+            if one['kind'] != kinds.NO_CONDUCTOR and not (one['kind'] in old and one['drain_uuid'] in left)
+        ]
         for line in lines:
-            if line['kind'] == attention.Attention.DRAIN_INCOMPLETE and self._is_evacuation(line['drain_uuid']):
+            if line['kind'] == kinds.DRAIN_INCOMPLETE and self._is_evacuation(line['drain_uuid'], has_ended=True):
                 see = line['commands'][:1]
-                text = f'The evacuation has left guests, and is typed again. How: {" ".join(see)}'
+                text = f'The evacuation has left guests. This shows what to type next: {" ".join(see)}'
                 title = f'Incomplete: the evacuation of {line["host"]}'
                 line |= {'title': title, 'text': text, 'commands': see, 'is_evacuation': True}
         # The services' commands about drains are those of this command.

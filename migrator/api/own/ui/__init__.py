@@ -64,11 +64,9 @@ def serve(request: Request) -> webob.Response:
         response = webob.Response(status=308, location=f'{request.script_name}{_WITH_SLASH.rstrip("/")}')
     elif request.path_info == _SETTINGS:
         services = request.services
-        # A stock Nova has no hosts and no migrations in the tables of this API.
-        of_nova = uses_nova(services.conf)
         settings = {
             'acts': services.conf.api.page_acts,
-            'of_nova': of_nova,
+            'of_nova': uses_nova(services.conf),  # its migrations are in no table of this API
             'of_services': services.drain_command == remedies.DRAINS,
             'drain_command': services.drain_command,
         }

@@ -19,7 +19,7 @@ export const session = () => tokens;
 export const hasToken = () => token !== null;
 
 /** What the API says of itself: whether the page acts, whether the drains are those of a Nova, whether there are services, and how commands about drains begin. */
-export const settings = {acts: false, of_nova: false, of_services: true, drain_command: 'migrator-manage drain'};
+export const settings = {acts: false, of_nova: false, of_services: true, drain_command: ''};
 
 export async function loadSettings() {
   try {

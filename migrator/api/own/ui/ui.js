@@ -183,7 +183,7 @@ async function loadGuests(drains) {
   showAxis(axis);
   const which = drain.include_stopped ? ', also those that are shut off' : '';
   setText($('guests-title'), `Guests of the drain of ${drain.host}${which}`);
-  setText($('guests-about'), `${settings.drain_command} show ${drain.uuid}`);
+  setText($('guests-about'), settings.drain_command && `${settings.drain_command} show ${drain.uuid}`);
   const {end, reason} = page.expected;
   setText($('guests-end'), isEnded(drain) ? '' : end ? `Expected end (UTC): ${band(end)}.` : `Expected end: ${reason}`);
   // A bar that goes on has its end in its data, so that only such rows change with the time.
@@ -259,7 +259,7 @@ async function inProgress() {
   ]);
   const hosts = drains.map((drain) => `${drain.host} (${drain.status})`).join(', ');
   const ofDrains = drains.length ? `the drains of ${hosts}${more ? ' and others' : ''}` : 'no drain';
-  if (settings.of_nova) return [`In progress now: ${ofDrains}.`]; // the migrations are Nova's
+  if (!settings.of_services) return [`In progress now: ${ofDrains}.`]; // the migrations are Nova's
   return [`In progress now: ${ofDrains}; ${others ? `more than ${PAGE} migrations` : plural(migrations.length, 'migration')}.`];
 }
 
@@ -324,7 +324,7 @@ async function section(name, load, pages) {
 async function round() {
   const [drains, migrations] = await Promise.all([
     section('drains', loadDrains, drainPages),
-    ...(settings.of_nova ? [[]] : [section('migrations', loadMigrations, migrationPages), section('hosts', loadHosts, hostPages)]),
+    ...(settings.of_services ? [section('migrations', loadMigrations, migrationPages), section('hosts', loadHosts, hostPages)] : [[]]),
   ]);
   await Promise.all([
     section('guests', () => loadGuests(drains ?? []), guestPages),
@@ -455,10 +455,11 @@ async function search(event) {
   const name = $('search').value.trim();
   if (!name) return;
   const kinds = [
-    ...(settings.of_nova ? [] : [['hosts', 'host', 'host', 'name'], ['migrations', 'migration', 'migration', 'uuid']]),
+    ...(settings.of_services ? [['hosts', 'host', 'host', 'name'], ['migrations', 'migration', 'migration', 'uuid']] : []),
     ['drains', 'drain', 'drain', 'uuid'],
   ];
-  let said = `No host, migration or drain is found for ${name}. A guest without a migration is not found here.`;
+  let said = settings.of_services
+    ? `No host, migration or drain is found for ${name}. A guest without a migration is not found here.` : `No drain is found for ${name}.`;
   for (const [path, kind, key, id] of kinds) {
     try {
       const found = await get(`${path}/${encodeURIComponent(name)}`);
@@ -478,7 +479,7 @@ async function search(event) {
 
 function signedIn(is) {
   for (const element of document.querySelectorAll('[data-signed-in]')) element.hidden = !is;
-  for (const element of document.querySelectorAll('[data-services]')) element.hidden = settings.of_nova;
+  for (const element of document.querySelectorAll('[data-services]')) element.hidden = !settings.of_services;
   $('sign-in').hidden = is;
 }
 
@@ -520,7 +521,7 @@ async function signIn(text) {
   enableActs(inProgress, refresh);
   signedIn(true);
   $('main').focus();
-  if (!settings.of_nova) offerHosts().catch(() => {}); // without it the names are typed
+  if (settings.of_services) offerHosts().catch(() => {}); // without it the names are typed
   arrive();
   refresh();
 }

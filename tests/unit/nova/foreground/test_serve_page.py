@@ -71,4 +71,4 @@ def test_drain_is_planned_started_and_resumed(operator, nova, url, begun, page):
     assert [uuid != first for uuid in begun] == [False, True]
     page.open(url)
     page.wait(lambda: page.text('#sign-in'))
-    assert 'Open the URL that it has printed' in page.text('#token-help')
+    assert 'open the URL that it has printed' in page.text('#token-help')
