@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-drain``: empties hosts of a stock OpenStack Nova, in the foreground.
+"""``migrator-drain``: empties hosts of a stock OpenStack Nova, here or in a process of its own.
 
 The exit statuses are those of ``migrator-manage``. A drain that ends completed or restored is a success.
 """
@@ -30,7 +30,8 @@ def make_parser() -> argparse.ArgumentParser:
     common = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     common.add_argument('--os-cloud', metavar='NAME', help='a cloud of clouds.yaml; default: OS_CLOUD, OS_AUTH_URL ...')
     common.add_argument('--os-region-name', metavar='NAME', help='its region; default: OS_REGION_NAME, or the only one')
-    help_ = 'the file with the state; default: one for each cloud and region below ~/.local/state or $XDG_STATE_HOME'
+    where = '$XDG_STATE_HOME/migrator or ~/.local/state/migrator'
+    help_ = f'the file with the state; default: one for each cloud and region below {where}'
     common.add_argument('--state', metavar='FILE', help=help_)
     common.add_argument('--json', action='store_true', help='print JSON: one document, or a line for each event')
     common.add_argument('--debug', action='store_true', help='log to stderr, with tracebacks')

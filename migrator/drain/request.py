@@ -69,7 +69,12 @@ LEAST, GREATEST = -MOST, MOST
 FIELDS = (
     Field('host', Kind.HOST, 'the host to empty'),
     Field('reason', Kind.TEXT, 'why the host is disabled; the list of services shows it'),
-    Field('order', Kind.CHOICE, 'which {guest}s leave first', choices=tuple(one.value for one in DrainOrder)),
+    Field(
+        'order',
+        Kind.CHOICE,
+        'which {guest}s leave first; default requested',
+        choices=tuple(one.value for one in DrainOrder),
+    ),
     Field(
         'priorities',
         Kind.NUMBERS,
@@ -80,10 +85,10 @@ FIELDS = (
     Field(
         'priority',
         Kind.NUMBER,
-        'each step counts as ten minutes of waiting when drains compete for slots; default 0',
+        'each step counts as ten minutes of waiting when drains compete for slots (not on a stock Nova); default 0',
         least=LEAST,
     ),
-    Field('parallel', Kind.NUMBER, 'at most N {guest}s move at a time'),
+    Field('parallel', Kind.NUMBER, 'at most N {guest}s move at a time; default: slots of the host, 1 on a stock Nova'),
     Field('max_attempts', Kind.NUMBER, 'the greatest number of migrations of one {guest}; default 3'),
     Field('destinations', Kind.HOSTS, 'a host that may receive {guest}s; may be repeated; default: any', 'destination'),
     Field('deadline', Kind.MOMENT, 'when to stop requesting migrations: a time in UTC, or a span from now such as 90m'),

@@ -335,7 +335,7 @@ TABLE: Mapping[Kind, Remedy] = MappingProxyType(
         _K.SEE_DRAIN: _row('{command}', '{manage} drain show {drain}'),
         _K.RESUME_DRAIN: _row('Resume it: {command}.', '{manage} drain resume {drain}'),
         _K.RETRY_DRAIN: _row(
-            'Once what was in the way is mended, move the others: {command}.', '{manage} drain retry {drain}',
+            'Once what was in the way is corrected, move the others: {command}.', '{manage} drain retry {drain}',
         ),
         _K.RESTORE_DRAIN: _row(
             'To bring its guests back, and enable it: {command}.', '{manage} drain restore {drain}'

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-drain``: drains of a stock Nova in the foreground, with their state in a file of SQLite."""
+"""``migrator-drain``: drains of a stock Nova, with their state in a file of SQLite."""

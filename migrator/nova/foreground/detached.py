@@ -80,8 +80,8 @@ def begin(asked: Session, uuid: str) -> Begun:
             os.close(log)
     except OSError as error:
         raise NotBegun(
-            f'no process can run the drain and write to {path}: {error.strerror or error}. Mend that, and try again: '
-            f'{asked.command} resume {uuid}'
+            f'no process can run the drain and write to {path}: {error.strerror or error}. Correct that, and try '
+            f'again: {asked.command} resume {uuid}'
         ) from None
     for _ in range(_LOOKS):
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -36,6 +36,15 @@ _END_COLUMNS = ('GUEST', 'INSTANCE', 'EVACUATION', 'RUNS ON', 'NOVA SHOWS', 'REA
 
 def evacuate(asked: Session) -> int:
     """Show what each guest of a host would lose; or evacuate them, if the operator says that it is fenced."""
+    from migrator.nova import errors
+
+    try:
+        return _evacuate(asked)
+    except errors.HostReports as error:  # the host is reachable, which is what is wrong
+        raise exception.Invalid(str(error)) from error
+
+
+def _evacuate(asked: Session) -> int:
     from migrator.nova import evacuation
     from migrator.nova.foreground import loop
 
@@ -100,7 +109,7 @@ def _take_over(asked: Session, mine: Drain) -> None:
     with state.locked(asked.lock_of(mine.uuid)) as pid:
         if pid is not None:
             what = f'Process {pid} runs drain {mine.uuid} of {mine.host}'
-            raise exception.Invalid(f'{what}: interrupt it twice with Ctrl-C first.')
+            raise exception.Invalid(f'{what}. End it first: press Ctrl-C twice where it was started, or kill {pid}.')
         drains.adopt(asked.threads.new_uuid(), mine.uuid)
         if mine.status == DrainStatus.ACCEPTED:
             drains.write(drains.get(mine.uuid), {'status': DrainStatus.RUNNING.value}, [], [])
@@ -225,7 +234,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         '--fenced',
         action='store_true',
-        help='declare it down and evacuate: it has no power, or no network to storage and guests',
+        help='the host has no power, or no network to storage and guests: declare it forced down, and evacuate',
     )
     help_ = 'run this to fence the host, then evacuate; {host} is replaced; no shell; exit status 0 means fenced'
     how.add_argument('--fence-command', metavar='CMD', type=_command_line, help=help_)
@@ -233,7 +242,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--fence-timeout', type=command.at_least(1), default=FENCE_TIMEOUT, metavar='SECONDS', help=help_
     )
-    help_ = f'how long nova-compute must not report before; at least {LEAST_QUIET}, default {QUIET}'
+    help_ = (
+        'seconds for which nova-compute must not have reported before the host is fenced and declared down; at least '
+        f'{LEAST_QUIET}, default {QUIET}; longer than report_interval of nova-compute'
+    )
     parser.add_argument('--quiet-for', type=command.at_least(LEAST_QUIET), default=QUIET, metavar='SECONDS', help=help_)
     disks = parser.add_mutually_exclusive_group()
     help_ = 'all hosts have the disks of guests whose root disk is no volume'

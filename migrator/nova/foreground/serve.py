@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-drain serve``: the page of the services, over the drains of this command.
+"""``migrator-drain serve``: the page of migrator-api, for the drains of ``migrator-drain``.
 
-The page holds no drain. What it starts or resumes runs in a process of its own, as with ``--detach``, so that closing
-the page or this server ends nothing. It listens on loopback only. A secret in the fragment of its URL, which a browser
-sends to no server, lets the page act with the credentials of this process; each request has it in a header.
+This process runs no drain. What the page starts or resumes runs in a process of its own, as with ``--detach``, so that
+closing the page or this server ends nothing. It listens on loopback only. A secret in the fragment of its URL, which a
+browser sends to no server, lets the page act with the credentials of this process; each request for data has it in a
+header.
 """
 
 from __future__ import annotations

@@ -161,12 +161,12 @@ def _uuid_of(asked: Session) -> str:
 
 
 def _spread(parser: argparse.ArgumentParser) -> None:
-    help_ = "name each guest's destination, so that few move to one host at a time; default: Nova's scheduler chooses"
+    help_ = "name each guest's destination: that with the fewest guests on their way; default: Nova's scheduler chooses"
     parser.add_argument('--spread', action='store_true', help=help_)
 
 
 def _detach(parser: argparse.ArgumentParser) -> None:
-    help_ = 'return once a process of its own runs the drain; that goes on when this terminal is closed'
+    help_ = 'return once a process of its own runs the drain, which goes on when this terminal is closed'
     parser.add_argument('--detach', action='store_true', help=help_)
 
 
@@ -235,9 +235,12 @@ VERBS: tuple[Verb, ...] = (
     Verb('restore', _OF_MANAGE['restore'].help, _own(_run_after('restore')), _restore_arguments),
     Verb('retry', _OF_MANAGE['retry'].help, _own(retry), _retry_arguments),
     Verb(
-        'evacuate', 'evacuate the guests of a dead host to other hosts', _own(evacuation.evacuate), evacuation.arguments
+        'evacuate',
+        'show what each guest of a dead host would lose; with --fenced or --fence-command, evacuate them',
+        _own(evacuation.evacuate),
+        evacuation.arguments,
     ),
-    Verb('serve', 'serve the page with the drains on loopback', _own(_serve), _serve_arguments),
+    Verb('serve', 'serve a page with the drains to a browser on this machine', _own(_serve), _serve_arguments),
     _OF_MANAGE['report'],
     _OF_MANAGE['purge'],
     _OF_MANAGE['calibration'],
