@@ -25,7 +25,7 @@ _T = models.CLEANUPS
 _M = models.MIGRATIONS
 _I = models.INSTANCES
 _PENDING = sa.exists().where(_T.c.migration_uuid == _M.c.uuid, _T.c.host == _M.c.source_compute)
-_CLEANED = Prepared(sa.select(_M).where(_M.c.status == MigrationStatus.DONE.value, ~_PENDING).order_by(_M.c.id))
+CLEANED = Prepared(sa.select(_M).where(_M.c.status == MigrationStatus.DONE.value, ~_PENDING).order_by(_M.c.id))
 
 _WHY: Any = sa.bindparam('why', type_=_T.c.blocked_because.type)
 _HERE = (_T.c.instance_uuid == sa.bindparam('guest'), _T.c.host == sa.bindparam('at'), _T.c.step.in_(REMOVING))
@@ -281,7 +281,7 @@ class Cleanups:
     def cleaned_evacuations(self) -> builtins.list[Migration]:
         """Return the evacuations that are done, and whose source has no cleanup of them left."""
         with self._engine.reader() as session:
-            return [models.migration(row) for row in session.execute(_CLEANED)]
+            return [models.migration(row) for row in session.execute(CLEANED)]
 
     @retried
     def complete_evacuation(self, done: Migration) -> bool:
@@ -318,11 +318,11 @@ class Cleanups:
         which = {'host': host, 'instance_uuid': instance_uuid, 'migration_uuid': migration_uuid}
         given = {name: value for name, value in which.items() if value is not None}
         with self._engine.reader() as session:
-            return [models.of_row(Cleanup, row) for row in session.execute(_listed(*given), given)]
+            return [models.of_row(Cleanup, row) for row in session.execute(query_of(*given), given)]
 
 
 @functools.cache
-def _listed(*columns: str) -> Prepared:
+def query_of(*columns: str) -> Prepared:
     """Return the query for the cleanups with given values of some columns."""
     return Prepared(sa.select(_T).where(*(_T.c[name] == sa.bindparam(name) for name in columns)).order_by(_T.c.id))
 

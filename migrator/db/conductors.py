@@ -185,7 +185,7 @@ _READ = (
 _ANY = Prepared(_READ)
 _OWNED = Prepared(_READ.where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me')))
 _NO_LIVING_OWNER = sa.or_(_T.c.owner.is_(None), ~models.alive(_T.c.owner))
-_ORPHANS = Prepared(
+ORPHANS = Prepared(
     sa.select(_T.c.source_compute, _T.c.uuid)
     .where(_IN_PROGRESS, _NO_LIVING_OWNER, _T.c.uuid.is_not(None))
     .order_by(columns.unindexed(_T.c.id))
@@ -274,7 +274,7 @@ class Takeovers:
         """
         by_source: dict[str, list[str]] = collections.defaultdict(list)
         with self._engine.reader() as session:
-            for source, uuid in session.execute(_ORPHANS):
+            for source, uuid in session.execute(ORPHANS):
                 by_source[source].append(uuid)
         groups = by_source.values()
         return [uuids[first : first + AT_ONCE] for uuids in groups for first in range(0, len(uuids), AT_ONCE)]

@@ -44,8 +44,8 @@ _ENDS = [status.value for status in DRAIN_ENDS]
 #: SQLite does not use the index for ``IS NOT NULL``.
 _IN_PROGRESS = _T.c.in_progress_host > ''
 _WITHOUT_OWNER = sa.or_(_T.c.owner.is_(None), ~models.alive(_T.c.owner))
-_OWNED_BY = Prepared(sa.select(_T.c.uuid).where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me')).order_by(_T.c.id))
-_ORPHANS = Prepared(sa.select(_T.c.id).where(_IN_PROGRESS, _WITHOUT_OWNER).limit(1))
+OWNED_BY = Prepared(sa.select(_T.c.uuid).where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me')).order_by(_T.c.id))
+ORPHANS = Prepared(sa.select(_T.c.id).where(_IN_PROGRESS, _WITHOUT_OWNER).limit(1))
 _ONE = Prepared(sa.select(_T).where(_T.c.uuid == sa.bindparam('of')))
 _HINTS = Prepared(
     sa.select(_T.c.destinations, _P.c.tried)
@@ -60,6 +60,12 @@ _MINE = sa.and_(
 _LISTING = models.Listing(_T, in_progress=_IN_PROGRESS, ended=_T.c.in_progress_host.is_(None))
 _NOW = Prepared(sa.select(columns.now()))
 _INSERT_EVENT, _INSERT_MEMBER = Prepared(sa.insert(_L)), Prepared(sa.insert(_P))
+_OF_DRAIN = _P.c.drain == sa.bindparam('of')
+_UPDATE_MEMBER = Prepared(sa.update(_P).where(_OF_DRAIN, _P.c.instance_uuid == sa.bindparam('whom')))
+_DELETE_MEMBERS = Prepared(sa.delete(_P).where(_OF_DRAIN, _P.c.instance_uuid.in_(sa.bindparam('whom', expanding=True))))
+_ADOPT = sa.update(_T).where(_IN_PROGRESS, _WITHOUT_OWNER)
+_ADOPT = _ADOPT.values(owner=sa.bindparam('me'), epoch=_T.c.epoch + 1, emptied_at=None)
+_ADOPT_ALL, _ADOPT_ONE = Prepared(_ADOPT), Prepared(_ADOPT.where(_T.c.uuid == sa.bindparam('of')))
 #: The ends of members that a restore has not brought back.
 _NOT_BACK = (MemberStatus.FAILED, MemberStatus.BLOCKED)
 
@@ -394,12 +400,12 @@ class Drains:
     def owned_by(self, owner: str) -> builtins.list[str]:
         """Return the uuids of an owner's drains in progress, the oldest first."""
         with self._engine.reader() as session:
-            return builtins.list(session.execute(_OWNED_BY, {'me': owner}).scalars())
+            return builtins.list(session.execute(OWNED_BY, {'me': owner}).scalars())
 
     def has_orphans(self) -> bool:
         """Return whether a drain in progress has no living owner."""
         with self._engine.reader() as session:
-            return session.execute(_ORPHANS).scalar() is not None
+            return session.execute(ORPHANS).scalar() is not None
 
     @retried
     def adopt(self, owner: str, uuid: str | None = None) -> int:
@@ -409,12 +415,10 @@ class Drains:
 
         :param uuid: only this drain.
         """
-        which = [_IN_PROGRESS, _WITHOUT_OWNER] + ([_T.c.uuid == uuid] if uuid is not None else [])
         with self._engine.writer() as session:
-            taken = session.execute(
-                sa.update(_T).where(*which).values(owner=owner, epoch=_T.c.epoch + 1, emptied_at=None)
-            )
-            return int(taken.rowcount)
+            if uuid is None:
+                return int(session.execute(_ADOPT_ALL, {'me': owner}).rowcount)
+            return int(session.execute(_ADOPT_ONE, {'me': owner, 'of': uuid}).rowcount)
 
     @retried
     def write(
@@ -436,12 +440,12 @@ class Drains:
             guard(session, drain, values)
             self._append(session, drain, events)
             rows = [models.values_of(member) for member in members]
-            theirs = (_P.c.drain == drain.uuid, _P.c.instance_uuid.in_([row['instance_uuid'] for row in rows]))
             if len(rows) == 1:
-                updated = session.execute(sa.update(_P).where(*theirs).values(**rows[0]))
-                rows = [] if updated.rowcount else rows
+                which = {'of': drain.uuid, 'whom': rows[0]['instance_uuid']}
+                rows = [] if session.execute(_UPDATE_MEMBER, rows[0] | which).rowcount else rows
             elif rows:
-                session.execute(sa.delete(_P).where(*theirs))
+                which = {'of': drain.uuid, 'whom': [row['instance_uuid'] for row in rows]}
+                session.execute(_DELETE_MEMBERS, which)
             if rows:
                 session.execute(_INSERT_MEMBER, [row | {'drain': drain.uuid} for row in rows])
         values.pop('in_progress_host', None)

@@ -55,7 +55,7 @@ _UPDATE_INSTANCE = sa.update(_I).where(_I.c.uuid == sa.bindparam('my_instance'))
 #: The columns of the requests to an owner.
 _KINDS = ('abort', 'force_complete', 'retry', 'abandon', 'confirm', 'revert')
 REQUESTS = tuple(f'{kind}_requested_at' for kind in _KINDS)
-_OWNED_BY = Prepared(
+OWNED_BY = Prepared(
     sa.select(_T.c.uuid, _T.c.epoch, *(_T.c[name] for name in REQUESTS)).where(
         _IN_PROGRESS, _T.c.owner == sa.bindparam('me')
     )
@@ -355,7 +355,7 @@ class Migrations:
         with self._engine.reader() as session:
             return [
                 (uuid, epoch, tuple(request is not None for request in requests))
-                for uuid, epoch, *requests in session.execute(_OWNED_BY, {'me': owner})
+                for uuid, epoch, *requests in session.execute(OWNED_BY, {'me': owner})
                 if uuid is not None
             ]
 

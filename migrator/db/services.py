@@ -32,6 +32,8 @@ _T = models.SERVICES
 _N = models.COMPUTE_NODES
 _NOW = Prepared(sa.select(columns.now()))
 _NOT_PLACED = Prepared(sa.select(_N).where(~_N.c.in_placement))
+_ROOTS = Prepared(sa.select(_N.c.uuid, _N.c.host))
+_SOME_ROOTS = Prepared(sa.select(_N.c.uuid, _N.c.host).where(_N.c.uuid.in_(sa.bindparam('uuids', expanding=True))))
 #: The hypervisor of an instance's host, in a query for others. It is made once, since an alias copies every column.
 _SOURCE = _N.alias('source')
 _BOOTS = Prepared(
@@ -46,7 +48,7 @@ _ITS_NODE = _N.c.host == sa.bindparam('of')
 _LOCK_NODE = Prepared(sa.select(_N).where(_ITS_NODE).with_for_update())
 _UPDATE_NODE, _INSERT_NODE = Prepared(sa.update(_N).where(_ITS_NODE)), Prepared(sa.insert(_N))
 _NOTE_PLACED = Prepared(sa.update(_N).where(_N.c.id == sa.bindparam('of')).values(in_placement=True))
-_FORCED_DOWN = Prepared(sa.select(_T.c.host).where(_T.c.binary == COMPUTE_BINARY, _T.c.forced_down == sa.true()))
+FORCED_DOWN = Prepared(sa.select(_T.c.host).where(_T.c.binary == COMPUTE_BINARY, _T.c.forced_down == sa.true()))
 _UP: dict[str, Any] = {'last_seen_up': columns.now(), 'down_since': None}
 #: The parameters name further columns to write.
 _REPORT = Prepared(
@@ -248,7 +250,7 @@ class Services:
     def forced_down(self) -> set[str]:
         """Return the compute hosts that an operator has declared forced down."""
         with self._engine.reader() as session:
-            return set(session.execute(_FORCED_DOWN).scalars())
+            return set(session.execute(FORCED_DOWN).scalars())
 
     @retried
     def update(self, service_id: int, **values: Any) -> None:
@@ -368,11 +370,9 @@ class Services:
 
         :param uuids: only of these root providers, at most some thousands; None: all.
         """
-        query = sa.select(_N.c.uuid, _N.c.host)
-        if uuids is not None:
-            query = query.where(_N.c.uuid.in_(uuids))
         with self._engine.reader() as session:
-            return {row.uuid: row.host for row in session.execute(query)}
+            rows = session.execute(_ROOTS) if uuids is None else session.execute(_SOME_ROOTS, {'uuids': [*uuids]})
+            return {row.uuid: row.host for row in rows}
 
     def inbound(self) -> dict[str, tuple[int, int]]:
         """Return host -> how many migrations in progress go to it, and how many of them do not copy yet.

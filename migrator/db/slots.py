@@ -480,15 +480,26 @@ class SlotReader:
         return now, limits, past, running
 
 
+_D, _P = DRAINS.c, MEMBERS.c
+#: The others may have moved guests that were shut off.
+_NEWEST_UUIDS = Prepared(
+    sa.select(_D.uuid)
+    .where(_D.include_stopped.is_(False))
+    .order_by(_D.created_at.desc(), _D.id.desc())
+    .limit(_NEWEST_DRAINS)
+)
+_MOVED_AT_ONCE = Prepared(
+    sa.select(MEMBERS)
+    .where(_P.drain.in_(sa.bindparam('uuids', expanding=True)))
+    .where(_P.status == MemberStatus.MOVED.value, _P.attempts == 1, _P.began_at.is_not(None), _P.ended_at.is_not(None))
+    .order_by(_P.ended_at.desc())
+    .limit(forecast.RECORDED)
+)
+
+
 def _moved_by_drains(session: Any) -> list[forecast.Past]:
     """Return how long the guests took that the newest drains have moved at the first attempt."""
-    drains, members = DRAINS.c, MEMBERS.c
-    newest = sa.select(drains.uuid).order_by(drains.created_at.desc(), drains.id.desc()).limit(_NEWEST_DRAINS)
-    # The others may have moved guests that were shut off.
-    newest = newest.where(drains.include_stopped.is_(False))
-    uuids = session.execute(newest).scalars().all()
-    moved = (members.status == MemberStatus.MOVED.value, members.attempts == 1, members.began_at.is_not(None))
-    query = sa.select(MEMBERS).where(members.drain.in_(uuids), *moved, members.ended_at.is_not(None))
+    uuids = session.execute(_NEWEST_UUIDS).scalars().all()
     return [
         forecast.Past(
             row.drain,
@@ -497,7 +508,7 @@ def _moved_by_drains(session: Any) -> list[forecast.Past]:
             row.source,
             row.began_at.timestamp(),
         )
-        for row in session.execute(query.order_by(members.ended_at.desc()).limit(forecast.RECORDED))
+        for row in session.execute(_MOVED_AT_ONCE, {'uuids': uuids})
     ]
 
 

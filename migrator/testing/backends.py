@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import functools
 import gc
+import operator
 import os
 import pathlib
 import re
@@ -32,6 +33,12 @@ from migrator.testing.placement import InProcessPlacement
 
 _FILE = 'migrator.sqlite'
 _CLOUDS_PER_COLLECTION = 100
+#: What a policy may read of a caller.
+_IDENTITY = operator.attrgetter(
+    *('user_id', 'user_domain_id', 'system_scope', 'domain_id', 'project_id', 'project_domain_id', 'roles', 'is_admin'),
+    *('is_admin_project', 'service_user_id', 'service_user_domain_id', 'service_project_id', 'service_roles'),
+    'service_project_domain_id',
+)
 _WRITES = re.compile(r'\s*(?:INSERT INTO|UPDATE|DELETE FROM) (\w+)')
 
 
@@ -48,6 +55,23 @@ def in_memory() -> str | None:
     Both are valid as the ``dir`` of :mod:`tempfile`.
     """
     return '/dev/shm' if os.access('/dev/shm', os.W_OK) else None  # noqa: S108 -- callers make a unique name in it
+
+
+def _keep_verdicts(enforcer: policy.Enforcer) -> None:
+    """Let an enforcer whose rules do not change judge each case once.
+
+    oslo.policy inspects the signature of each check, each time.
+    """
+    authorize: Any = enforcer.authorize
+    verdicts: dict[tuple[Any, ...], bool] = {}
+
+    def kept(rule: str, target: dict[str, Any], creds: Any) -> bool:
+        case = rule, repr(target), repr(_IDENTITY(creds))
+        if case not in verdicts:
+            verdicts[case] = authorize(rule, target, creds)  # an error is not kept
+        return verdicts[case]
+
+    vars(enforcer)['authorize'] = kept
 
 
 class Backend:
@@ -197,6 +221,7 @@ class SharedBackend(Backend):
             self._enforcer = policies.make_enforcer(super().conf())
             self._enforcer.load_rules()
             self._enforcer.use_conf = False
+            _keep_verdicts(self._enforcer)
         return self._enforcer
 
     def leave(self, engine: Engine, placement: Any) -> None:

@@ -93,7 +93,7 @@ class Definitions:
         found: dict[str, Asked] = {}
         with self._engine.reader() as session:
             parameters = {'since': -seconds, 'most': limit}
-            for host, uuid, tenure, flavor in session.execute(_outdated(), parameters):
+            for host, uuid, tenure, flavor in session.execute(query_of_outdated(), parameters):
                 found.setdefault(host, {})[uuid] = tenure, flavor
         return found
 
@@ -147,7 +147,8 @@ def forget(session: Any, instance_uuid: str) -> None:
 
 
 @functools.cache
-def _outdated() -> Prepared:
+def query_of_outdated() -> Prepared:
+    """Return the query of :meth:`Definitions.outdated`."""
     services = models.SERVICES
     # A join would let SQLite begin with all services that are not forced down.
     is_up = sa.exists().where(

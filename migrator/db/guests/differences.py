@@ -58,6 +58,17 @@ _ALL_DIFFERENCES = Prepared(sa.select(_G).order_by(_G.c.name, _G.c.instance_uuid
 
 #: Seconds that a new instance has until its guest counts as missing.
 _BIRTH = 60.0
+_WHERE_PLACED = (
+    sa.select(
+        *(_T.c.uuid, _T.c.name, _T.c.host, _T.c.task_state, _T.c.tenure, _T.c.vm_state),
+        *(_M.c.source_compute, _M.c.dest_compute),
+    )
+    .select_from(_T.outerjoin(_M, _M.c.in_progress_instance_uuid == _T.c.uuid))
+    .where(sa.or_(_M.c.id.is_not(None), _T.c.task_state.is_(None), _T.c.task_state == RECONCILING))
+)
+_PLACED = Prepared(_WHERE_PLACED.where(_T.c.created_at < columns.later('birth')))
+_PLACED_OF = Prepared(_WHERE_PLACED.where(_T.c.uuid.in_(sa.bindparam('uuids', expanding=True))))
+_CLEANUPS = Prepared(sa.select(_C.c.instance_uuid, _C.c.host))
 #: The greatest number of uuids in one query.
 _BATCH = 500
 
@@ -115,20 +126,13 @@ class Differences:
 
         :param uuids: only these; None: all that are not new.
         """
-        read = (_T.c.uuid, _T.c.name, _T.c.host, _T.c.task_state, _T.c.tenure, _T.c.vm_state)
-        moves = _T.outerjoin(_M, _M.c.in_progress_instance_uuid == _T.c.uuid)
-        query = (
-            sa.select(*read, _M.c.source_compute, _M.c.dest_compute)
-            .select_from(moves)
-            .where(
-                sa.or_(_M.c.id.is_not(None), _T.c.task_state.is_(None), _T.c.task_state == RECONCILING),
-            )
-        )
-        query = query.where(_T.c.created_at < columns.later(-_BIRTH) if uuids is None else _T.c.uuid.in_([*uuids]))
-        cleanup, pending = models.CLEANUPS, dict[str, set[str]]()
+        pending = dict[str, set[str]]()
         with self._engine.reader() as session:
-            found = session.execute(query).all()
-            for uuid, host in session.execute(sa.select(cleanup.c.instance_uuid, cleanup.c.host)):
+            if uuids is None:
+                found = session.execute(_PLACED, {'birth': -_BIRTH}).all()
+            else:
+                found = session.execute(_PLACED_OF, {'uuids': [*uuids]}).all()
+            for uuid, host in session.execute(_CLEANUPS):
                 pending.setdefault(uuid, set()).add(host)
         return {row.uuid: _placed(row, pending.get(row.uuid, ())) for row in found}
 

@@ -73,8 +73,8 @@ class Engine:
         # SQLite lets one transaction write at a time. A thread that waits here does not poll the file.
         self.one_writer: Any = executors.NativeThreads().lock() if connection.startswith('sqlite') else None
         self._forms: dict[tuple[Any, ...], Form] = {}
-        #: What SQLite's clock was asked last, and the answer.
-        self._later: tuple[Any, str] = None, ''
+        #: The time of SQLite's clock when it was asked last, and seconds -> the answer.
+        self._later: tuple[Any, dict[float, str]] = None, {}
         #: Connections to SQLite that no transaction uses, each with the process that has opened it.
         self._idle: list[tuple[Any, int]] = []
         #: What :func:`watch` has added.
@@ -203,11 +203,13 @@ class Engine:
         connection.execute('PRAGMA busy_timeout = 30000')
 
     def _sqlite_later(self, seconds: float) -> str:
-        asked = self.threads.clock.now(), seconds
-        known, answer = self._later
-        if asked != known:
-            answer = columns.sqlite_later(*asked)
-            self._later = asked, answer
+        now = self.threads.clock.now()
+        at, answers = self._later
+        if at != now:
+            at, answers = self._later = now, {}
+        answer = answers.get(seconds)
+        if answer is None:
+            answer = answers[seconds] = columns.sqlite_later(now, seconds)
         return answer
 
     def _on_postgresql_connect(self, connection: Any, _record: Any) -> None:
@@ -346,14 +348,18 @@ class Session:
         engine = self._engine
         if self._driver is None:
             raise sa.exc.ResourceClosedError('The transaction has ended: execute within its block')
+        many = None
         if isinstance(statement, Prepared):
             if isinstance(parameters, list) and len(parameters) == 1:
                 (parameters,) = parameters
-            if isinstance(parameters, list) or engine.shows_statements:
-                statement = statement.statement  # SQLAlchemy sends many rows at once
+            many = parameters if isinstance(parameters, list) else None
+            if engine.shows_statements or (many and engine.one_writer is None):
+                statement = statement.statement  # SQLAlchemy sends many rows to a server in one message
         if not isinstance(statement, Prepared):
             return self._through_sqlalchemy().execute(statement, parameters or None)
-        form, text, values = engine.form_of(statement, parameters or {})
+        form, text, values = engine.form_of(statement, (many[0] if many else parameters) or {})
+        if many:
+            values = [form.bind(row)[1] for row in many]
         return self._run(form, text, values) if engine.on_statement is None else self._timed(form, text, values)
 
     def _timed(self, form: Form, text: str, values: Any) -> Any:
@@ -369,7 +375,7 @@ class Session:
         cursor: Any = None
         try:
             cursor = self._driver.cursor()
-            cursor.execute(text, values)
+            (cursor.executemany if isinstance(values, list) else cursor.execute)(text, values)
             rows = cursor.fetchall() if form.has_rows else ()
         except BaseException as error:  # noqa: BLE001 -- a killed thread leaves the connection in an unknown state
             if cursor is not None and not isinstance(error, Exception):

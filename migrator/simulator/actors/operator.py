@@ -35,6 +35,14 @@ _SWEEPS = 15.0
 _LONGEST_ABSENCE = 900.0
 #: Seconds after which the time-out has ended any copy: 800 s per GiB of memory and disks, with a margin.
 _LONGEST_COPY = 6 * 800.0 + 600.0
+#: Table -> the fields that change when something goes on.
+_STATE = {
+    'migrations': ('uuid', 'status', 'stuck_reason', 'attempt'),
+    'instances': ('uuid', 'host', 'task_state'),
+    'cleanups': ('host', 'instance_uuid', 'blocked_because'),
+    'drains': ('uuid', 'status'),
+    'drain_members': ('instance_uuid', 'status', 'attempts'),
+}
 #: How often an operator looks for stuck migrations.
 _LOOKS = 3
 #: Seconds between two looks of an operator that waits for something.
@@ -63,6 +71,8 @@ class Operator:
         self.by_hand: set[str] = set()
         self._is_over = cloud.after_writes(self._has_ended, 'migrations', 'drains', 'drain_members')
         self._over = False
+        #: What the last look has left.
+        self._looked_at: object = None
 
     def once_stuck(self, instance: Instance, act: Callable[[Migration], None]) -> None:
         """Let an operator wait until a migration of an instance is stuck, and act on it once.
@@ -207,6 +217,10 @@ class Operator:
             self._enable()
             # The next sweep observes the changes.
             self.user.wait(_SWEEPS)
+            # Where nothing has changed since the last look, a further one changes nothing either.
+            before, self._looked_at = self._looked_at, _state_of(self.cloud, self.supervisor)
+            if before == self._looked_at:
+                break
         else:
             # The copy of a guest that writes faster than the link transfers lasts until its time-out.
             if any(hypervisor.jobs for hypervisor in self.cloud.world.hypervisors.values()):
@@ -349,3 +363,12 @@ class Operator:
             if violation.id == 'I2' and uuid in violation.what and not completed:
                 return True
         return False
+
+
+def _state_of(cloud: SimulatedCloud, supervisor: Supervisor) -> object:
+    """Return what goes on, without times. Nothing equals it while a guest is copied or a process is away."""
+    copies = any(hypervisor.jobs for hypervisor in cloud.world.hypervisors.values())
+    if copies or supervisor.down - supervisor.gone:
+        return object()
+    tables = cloud.backend.tables
+    return [[getattr(row.object, one) for one in _STATE[name]] for name in _STATE for row in tables.read(name)]

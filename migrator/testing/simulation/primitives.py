@@ -67,12 +67,16 @@ class SimLock:
 
         :param timeout: seconds; below 0 means without limit.
         """
-        scheduler = self._process.scheduler
+        process = self._process
+        scheduler = process.scheduler
         me = scheduler.me()
-        if not self._process.alive:
-            self._process.check()
-        if scheduler.busy:
+        if not process.alive:
+            process.check()
+        if scheduler._ready or scheduler.paused:  # as busy, but a property costs more than all else here
             scheduler.cross(me, 'lock')
+        if self._owner is None:
+            self._owner = me
+            return True
         until = None if timeout < 0 else scheduler.timers.time + timeout * 1_000_000
         while self._owner is not None:
             left = None if until is None else (until - scheduler.timers.time) / 1_000_000
@@ -100,10 +104,11 @@ class SimLock:
         scheduler = process.scheduler
         # Processes share the world's locks. The thread that is woken may be killed or paused before it acquires the
         # lock, so that all waiters of a world's lock are woken.
-        for _ in range(len(self._waiters) if process.is_world else min(1, len(self._waiters))):
-            scheduler.wake(self._waiters.pop(0))
+        if self._waiters:
+            for _ in range(len(self._waiters) if process.is_world else 1):
+                scheduler.wake(self._waiters.pop(0))
         # A killed thread releases the locks of other processes, such as the world's, without a crossing.
-        if scheduler.busy and not scheduler.current.doomed:
+        if (scheduler._ready or scheduler.paused) and not scheduler.current.doomed:
             scheduler.cross(scheduler.me(), 'unlock')
 
     def locked(self) -> bool:

@@ -202,8 +202,10 @@ class SimThreads:
         if simulation.on_checkpoint is not None:
             simulation.on_checkpoint(self, label)
             self.check()
-        self.scheduler.cross(self.scheduler.me(), label)
-        self.check()
+        scheduler = self.scheduler
+        if scheduler._ready or scheduler.paused:
+            scheduler.cross(scheduler.current, label)
+            self.check()
 
     @contextlib.contextmanager
     def acting(self) -> Iterator[None]:
