@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds after which a definition is fetched again. A guest whose host or flavor has changed
 #: has none, and it is fetched with the next sweep.
-_KEPT = 3600.0
+KEPT = 3600.0
 #: Seconds after which a guest is asked for again whose host has reported no definition. Its hypervisor may have been
 #: busy, or the guest was registered before it was there.
 _AGAIN = 60.0
@@ -36,7 +36,7 @@ def fetch_all(tools: Tools, pool: executors.BoundedExecutor) -> None:
 
     :param pool: limits the hosts that are asked at a time.
     """
-    for host, guests in tools.database.definitions.outdated(_KEPT, _AT_ONCE).items():
+    for host, guests in tools.database.definitions.outdated(KEPT, _AT_ONCE).items():
         some = dict(itertools.islice(guests.items(), _OF_A_HOST))
         tools.submit_once(pool, ('definitions', host), _fetch, host, some)
 
@@ -46,7 +46,7 @@ def _fetch(tools: Tools, host: str, guests: Asked) -> None:
         found = tools.hosts.api.get_definitions(context.admin_context(), host, list(guests), _TIMEOUT)
         stored = {uuid: found.get(uuid) or {} for uuid in guests}
         before = tools.database.definitions.reported(stored)
-        tools.database.definitions.store(host, stored, _KEPT - _AGAIN, guests)
+        tools.database.definitions.store(host, stored, KEPT - _AGAIN, guests)
         after = tools.database.definitions.reported(stored)
         _log_new(tools, host, {uuid: (before.get(uuid, Reported()), now) for uuid, now in after.items()})
     except (exception.ServiceUnreachable, exception.RemoteError) as error:

@@ -192,8 +192,9 @@ class ConductorManager(DrainCalls, registry.HostCalls, OperatorCalls):
     def _sweep(self) -> None:
         if not self.tools.owner:
             return
-        periodics.sweep(self.tools, self.runner, self._poll_pool, self.metrics.count_cleanups, self.adopt)
-        self.drains.sweep()
+        due = periodics.sweep(self.tools, self.runner, self._poll_pool, self.metrics.count_cleanups, self.adopt)
+        self.drains.sweep(due)
+        # Also in a cloud at rest, so that a process without threads is noticed.
         if not self._adopt_pool.running and not self._adopt_pool.waiting:
             self._adopt_pool.submit(registry.write_all_providers, self.tools.database, self.tools.placement)
 

@@ -22,6 +22,7 @@ from migrator.db import actions
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import REQUESTS
 from migrator.db.slots import Bounds
+from migrator.db.sql.due import Due
 from migrator.objects import COMPUTE_BINARY, Migration, MigrationStatus, protocol
 from migrator.objects.instance import RESIZED
 from migrator.objects.reasons import WaitKind
@@ -136,7 +137,7 @@ def sweep(
     pool: executors.BoundedExecutor,
     count: Callable[[Sequence[Cleanup]], None],
     adopt: Callable[[Sequence[str]], None],
-) -> None:
+) -> Due:
     """Take over migrations, wake those that wait, run deferred cleanups, and fetch definitions.
 
     A lost message delays a migration until the next sweep at most.
@@ -144,13 +145,15 @@ def sweep(
     :param pool: limits the cleanups that run at a time.
     :param count: called with all deferred cleanups.
     :param adopt: called with migrations of one source that no living conductor owns.
+    :returns: what there was to do.
     """
     with tools.database.one_session() as database:
-        orphans = database.takeovers.orphans()
-        owned = database.migrations.owned_by(tools.owner)
-        fenced = database.services.forced_down()
-        deferred = database.cleanups.list()
-        cleaned = database.cleanups.cleaned_evacuations()
+        due = database.due(tools.owner, definitions.KEPT)
+        orphans = database.takeovers.orphans() if due.orphans else []
+        owned = database.migrations.owned_by(tools.owner) if due.owned else []
+        fenced = database.services.forced_down() if due.forced_down else set()
+        deferred = database.cleanups.list() if due.deferred else []
+        cleaned = database.cleanups.cleaned_evacuations() if due.cleaned else []
     count(deferred)
     for uuids in orphans:
         _adopt(uuids, adopt)
@@ -173,8 +176,10 @@ def sweep(
         _confirm_old(tools, runs)
     if not tools.broker.away_for():
         cleanups.run_all(tools, pool, deferred)
-        definitions.fetch_all(tools, pool)
+        if due.outdated:
+            definitions.fetch_all(tools, pool)
     cleanups.complete_all(tools, pool, cleaned)
+    return due
 
 
 #: The user of a request that no user has made.

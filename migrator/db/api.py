@@ -19,9 +19,20 @@ import sqlalchemy as sa
 from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception, executors
-from migrator.db import actions, cleanups, conductors, drains, instances, machines, migrations, models, services, slots
+from migrator.db import (
+    actions,
+    cleanups,
+    conductors,
+    drains,
+    instances,
+    machines,
+    migrations,
+    models,
+    services,
+    slots,
+)
 from migrator.db.guests import definitions, differences
-from migrator.db.sql import beginnings, columns
+from migrator.db.sql import beginnings, columns, due
 from migrator.db.sql.engine import Engine, OneSession, retried
 from migrator.drain import forecast
 from migrator.objects import FINAL, Flavor, Migration
@@ -80,6 +91,10 @@ class Database:
         with self.engine.reader() as session:
             held: Any = OneSession(session)
             yield Database('', self.threads, engine=held)
+
+    def due(self, owner: str, kept: float) -> due.Due:
+        """Return what a sweep of a conductor has to read now; see :func:`migrator.db.sql.due.read`."""
+        return due.read(self.engine, owner, kept)
 
     def knows_host(self, name: str) -> bool:
         """Return whether a service or any row of another table names a host, which may be deleted by now."""

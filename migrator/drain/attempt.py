@@ -15,7 +15,7 @@ from migrator.objects.drain import LONGEST_ERROR, Drain
 LOG = logging.getLogger(__name__)
 
 
-def attempt(store: Store, engine: Engine, drain: Drain, process: str, is_whole: bool = True) -> Drain:
+def attempt(store: Store, engine: Engine, drain: Drain, process: str, is_whole: bool = True) -> run.Advanced:
     """Advance a drain as far as possible now. Log an error, and write it as what the drain waits for.
 
     No error is final: the next attempt of the owner tries again.
@@ -23,10 +23,10 @@ def attempt(store: Store, engine: Engine, drain: Drain, process: str, is_whole: 
     :param drain: a drain in progress, as its owner has read it.
     :param process: the name of the owner's process in messages, such as ``conductor c1``.
     :param is_whole: as in :func:`migrator.drain.run.advance`.
-    :returns: the drain as written; after an error, as given.
+    :returns: the drain as written; after an error, as given and without a rest.
     """
     try:
-        after = run.advance(store, engine, drain, is_whole)
+        done = run.advance(store, engine, drain, is_whole)
     except exception.NotOwnerOfDrain as error:
         LOG.info(
             'Could not write drain %(drain)s, because a user or another owner has changed it; the next poll reads it '
@@ -47,10 +47,10 @@ def attempt(store: Store, engine: Engine, drain: Drain, process: str, is_whole: 
         what = f'Unexpected error in {process}, which tries again at each poll. See its log: {error!r}'
         _note(store, drain, error, what)
     else:
-        if after.ended:
-            LOG.info('Drain has ended: %(drain)s of %(host)s is %(status)s: %(message)s', _named(after))
-        return after
-    return drain
+        if done.drain.ended:
+            LOG.info('Drain has ended: %(drain)s of %(host)s is %(status)s: %(message)s', _named(done.drain))
+        return done
+    return run.Advanced(drain)
 
 
 def _note(store: Store, drain: Drain, why: Exception, reason: str) -> None:

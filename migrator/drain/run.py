@@ -12,7 +12,7 @@ import collections
 import dataclasses
 import datetime
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from migrator.drain.engine import Check, Engine, Guest, Move, MoveState, ObstacleKind, Refused, Store
 from migrator.objects import base
@@ -41,12 +41,25 @@ BUSY_PAUSE = 5.0
 SPACING = 3.0
 #: Seconds that a drain with no guest left to move waits until its host is empty. Cleanups may be pending.
 REMAINS = 300.0
+#: Seconds for which a drain is left alone that waits, and of which no migration is in progress.
+REST = 5.0
 #: The greatest number of guests that the message names.
 _NAMED = 20
 
 
-def advance(store: Store, engine: Engine, drain: Drain, is_whole: bool = True) -> Drain:
-    """Advance a drain as far as possible now, and return it as written.
+class Advanced(NamedTuple):
+    """A drain after :func:`advance`.
+
+    :ivar drain: as written.
+    :ivar rest: seconds for which a further call would change nothing, as far as is known.
+    """
+
+    drain: Drain
+    rest: float = 0.0
+
+
+def advance(store: Store, engine: Engine, drain: Drain, is_whole: bool = True) -> Advanced:
+    """Advance a drain as far as possible now.
 
     :param drain: a drain in progress, as its owner has read it.
     :param is_whole: whether to compare the members with the guests of the host even if some are left to move. The news
@@ -59,7 +72,7 @@ def advance(store: Store, engine: Engine, drain: Drain, is_whole: bool = True) -
     if drain.status == DrainStatus.ACCEPTED:
         run.begin()
         if run.drain.ended:
-            return run.drain
+            return Advanced(run.drain)
     run.look()
     run.update_members(is_whole)
     if run.drain.cancel_requested_at is not None:
@@ -67,7 +80,7 @@ def advance(store: Store, engine: Engine, drain: Drain, is_whole: bool = True) -
     else:
         run.request_migrations()
     run.end()
-    return run.drain
+    return Advanced(run.drain, _rest(run))
 
 
 class _Run:
@@ -75,12 +88,13 @@ class _Run:
 
     def __init__(self, store: Store, engine: Engine, drain: Drain) -> None:
         self._store, self._engine, self.drain = store, engine, drain
-        self._now = store.now()
+        self.now = store.now()
         self._members = {member.instance_uuid: member for member in store.read_members(drain.uuid)}
         self._moves: dict[str, Move] = collections.defaultdict(lambda: Move(MoveState.UNKNOWN))
         self._changed: dict[str, Member] = {}
         self._fields: dict[str, Any] = {}
         self._events: list[tuple[str, dict[str, Any]]] = []
+        self.has_asked = False
 
     # --- what the next commit writes ---------------------------------------------------------------------------------
 
@@ -94,7 +108,7 @@ class _Run:
         if new.status != member.status and member.instance_uuid in self._members:
             check_member_move(self.drain, member.status, new.status)
         if new.status in (_M.MOVED, _M.FAILED, _M.GONE, _M.CANCELLED) and not member.ended:
-            new = new.replace(ended_at=new.ended_at or self._now, not_before=None)
+            new = new.replace(ended_at=new.ended_at or self.now, not_before=None)
         if (new.status, new.reason) != (member.status, member.reason) or new.instance_uuid not in self._members:
             self._events.append(('member', new.event()))
         if new != member or new.instance_uuid not in self._members:
@@ -115,7 +129,7 @@ class _Run:
         self.drain = self._store.write(self.drain, self._fields, list(self._changed.values()), self._events)
         self._fields, self._changed, self._events = {}, {}, []
 
-    def _with(self, *statuses: MemberStatus) -> list[Member]:
+    def members_with(self, *statuses: MemberStatus) -> list[Member]:
         return [member for member in self._members.values() if member.status in statuses]
 
     @property
@@ -136,7 +150,7 @@ class _Run:
                 self._will(has_disabled_host=self._engine.disable(self.drain))
             except Refused as error:
                 refusal = str(error)
-        self._will(status=DrainStatus.RUNNING.value, began_at=self._now)
+        self._will(status=DrainStatus.RUNNING.value, began_at=self.now)
         self._commit()
         if refusal is not None:
             self._finish(DrainStatus.INCOMPLETE, refusal)
@@ -144,7 +158,7 @@ class _Run:
 
     def look(self) -> None:
         """Copy the states of the requested migrations into the members."""
-        moving = self._with(_M.MOVING)
+        moving = self.members_with(_M.MOVING)
         self._moves |= self._engine.look(moving) if moving else {}
         for member in moving:
             self._take(member, self._moves[member.instance_uuid])
@@ -192,7 +206,7 @@ class _Run:
                 status=_M.WAITING.value,
                 reason=f'{reason} Attempt {member.attempts + 1} of {self.drain.max_attempts} begins in {pause:.0f} s.',
                 tried=tried,
-                not_before=self._now + datetime.timedelta(seconds=pause),
+                not_before=self.now + datetime.timedelta(seconds=pause),
             )
 
     def update_members(self, is_whole: bool) -> None:
@@ -200,10 +214,10 @@ class _Run:
 
         :param is_whole: as in :func:`advance`.
         """
-        if not is_whole and self._with(_M.WAITING, _M.MOVING):
+        if not is_whole and self.members_with(_M.WAITING, _M.MOVING):
             return
         if self._goes_back:
-            wanted = [member.instance_uuid for member in self._with(_M.WAITING, _M.BLOCKED)]
+            wanted = [member.instance_uuid for member in self.members_with(_M.WAITING, _M.BLOCKED)]
             found = {guest.uuid: guest for guest in self._engine.find(self.drain, wanted)}
         else:
             found = {guest.uuid: guest for guest in self._engine.guests(self.drain)}
@@ -212,7 +226,7 @@ class _Run:
                 if only is None or guest.uuid in only:
                     self._join(guest)
         # A guest that has failed may have been moved since by an operator.
-        for member in self._with(_M.WAITING, _M.BLOCKED, *(() if self._goes_back else (_M.FAILED,))):
+        for member in self.members_with(_M.WAITING, _M.BLOCKED, *(() if self._goes_back else (_M.FAILED,))):
             guest_or_none = found.get(member.instance_uuid)
             left = self._why_gone(member, guest_or_none)
             if left is not None:
@@ -227,7 +241,7 @@ class _Run:
                 self._change(member, status=_M.BLOCKED.value, reason=str(obstacle), remedy=obstacle.remedy or None)
             elif member.status == _M.BLOCKED:
                 self._change(member, status=_M.WAITING.value, reason=None if obstacle is None else str(obstacle))
-            elif obstacle is not None and (member.not_before is None or member.not_before <= self._now):
+            elif obstacle is not None and (member.not_before is None or member.not_before <= self.now):
                 self._change(member, reason=str(obstacle), not_before=self._later(BUSY_PAUSE))
 
     def _join(self, guest: Guest) -> None:
@@ -256,12 +270,12 @@ class _Run:
         return None if guest.host == member.source else f'It is on {guest.host}, and not where the drain had put it.'
 
     def _later(self, seconds: float) -> datetime.datetime:
-        return self._now + datetime.timedelta(seconds=seconds)
+        return self.now + datetime.timedelta(seconds=seconds)
 
     def cancel(self) -> None:
         """Cancel the members without a migration, and request the abort of the migrations in progress."""
         self._cancel_waiting('The drain was cancelled.')
-        for member in self._with(_M.MOVING):
+        for member in self.members_with(_M.MOVING):
             state = self._moves[member.instance_uuid].state
             if state is MoveState.UNKNOWN:
                 self._change(member, status=_M.CANCELLED.value, reason='The drain was cancelled.')
@@ -270,16 +284,16 @@ class _Run:
         self._commit()
 
     def _cancel_waiting(self, reason: str) -> None:
-        for member in self._with(_M.WAITING, _M.BLOCKED):
+        for member in self.members_with(_M.WAITING, _M.BLOCKED):
             kept = f'{reason} {member.reason}' if member.status == _M.BLOCKED and member.reason else reason
             self._change(member, status=_M.CANCELLED.value, reason=kept)
 
     def request_migrations(self) -> None:
         """Request the migrations that are due, after a commit of their marks."""
         drain = self.drain
-        moving = self._with(_M.MOVING)
+        moving = self.members_with(_M.MOVING)
         again = [member for member in moving if self._moves[member.instance_uuid].state is MoveState.UNKNOWN]
-        passed = drain.deadline if drain.deadline is not None and self._now >= drain.deadline else None
+        passed = drain.deadline if drain.deadline is not None and self.now >= drain.deadline else None
         if drain.paused or passed is not None:
             # Their requests were lost. A repetition would be a further migration.
             for member in again:
@@ -291,14 +305,14 @@ class _Run:
         if chosen:
             marks = self._engine.marks(chosen)
             # Those that wait longer do not count: they come later.
-            ends = self._engine.expected_ends(drain, [*self._with(_M.MOVING), *chosen])
+            ends = self._engine.expected_ends(drain, [*self.members_with(_M.MOVING), *chosen])
             for member in chosen:
                 self._change(
                     member,
                     status=_M.MOVING.value,
                     mark=marks[member.instance_uuid],
                     attempts=member.attempts + 1,
-                    began_at=member.began_at or self._now,
+                    began_at=member.began_at or self.now,
                     not_before=None,
                     reason=None,
                 )
@@ -306,6 +320,7 @@ class _Run:
                     self._events[-1][1]['expected_end'] = ends[member.instance_uuid]
         self._commit()
         for member in (*again, *chosen):
+            self.has_asked = True
             self._ask(self._members[member.instance_uuid])
         self._commit()
 
@@ -313,14 +328,14 @@ class _Run:
         """Yield the members whose migrations are requested now, in the order of the drain."""
         if self.drain.paused:
             return
-        waiting = self._with(_M.WAITING)
+        waiting = self.members_with(_M.WAITING)
         if not waiting:
             return
         free = self._free()
         for member in sorted(waiting, key=lambda member: place(self.drain, member)):
             if free <= 0:
                 return
-            if member.not_before is None or member.not_before <= self._now:
+            if member.not_before is None or member.not_before <= self.now:
                 free -= 1
                 yield member
 
@@ -335,7 +350,7 @@ class _Run:
         migration has begun, and of another conductor's at its next poll. So without a pause some drains would take many
         slots before the others ask for their third.
         """
-        bound, moving = self._engine.bound(self.drain), self._with(_M.MOVING)
+        bound, moving = self._engine.bound(self.drain), self.members_with(_M.MOVING)
         recently = self._later(-SPACING)
         if len(moving) >= 2 and any(member.began_at is not None and member.began_at > recently for member in moving):
             return 0
@@ -367,14 +382,14 @@ class _Run:
 
     def end(self) -> None:
         """End the drain if no member waits or moves. Check first whether the host is empty."""
-        if self._with(_M.WAITING, _M.MOVING):
+        if self.members_with(_M.WAITING, _M.MOVING):
             self._will(waits_for=self._why_waiting(), wait_error=None, emptied_at=None)
             self._commit()
             return
-        left = self._with(_M.BLOCKED, _M.FAILED, _M.CANCELLED)
+        left = self.members_with(_M.BLOCKED, _M.FAILED, _M.CANCELLED)
         if self.drain.cancel_requested_at is not None:
             self._end_cancelled()
-        elif self.drain.paused and self._with(_M.BLOCKED):
+        elif self.drain.paused and self.members_with(_M.BLOCKED):
             waits_for = f'It is paused. When it is resumed, it goes on or ends.{_names(left)}'
             self._will(waits_for=waits_for, wait_error=None)
         elif self._goes_back:
@@ -388,7 +403,7 @@ class _Run:
 
     def _why_waiting(self) -> str | None:
         """Return what the drain waits for while nothing gets on, or None."""
-        moving, waiting = self._with(_M.MOVING), self._with(_M.WAITING)
+        moving, waiting = self.members_with(_M.MOVING), self.members_with(_M.WAITING)
         if self.drain.cancel_requested_at is not None:
             return f'The migrations in progress have to end first: {len(moving)}.'
         moves = self._moves
@@ -400,9 +415,11 @@ class _Run:
         return f'{number}. {named.name}: {named.reason}' if named is not None else None
 
     def _end_cancelled(self) -> None:
-        message = f'Cancelled; {len(self._with(_M.MOVED))} of {base.count(len(self._members), "guest")} had moved.'
+        message = (
+            f'Cancelled; {len(self.members_with(_M.MOVED))} of {base.count(len(self._members), "guest")} had moved.'
+        )
         if self._goes_back:
-            left = self._with(_M.BLOCKED, _M.FAILED, _M.CANCELLED)
+            left = self.members_with(_M.BLOCKED, _M.FAILED, _M.CANCELLED)
             message = f'Cancelled. {_how_many_are_back(self.drain, self._members.values(), left)}'
         if self.drain.has_disabled_host and not self._goes_back:
             is_enabled = self._engine.enable(self.drain)
@@ -415,14 +432,14 @@ class _Run:
         checks = self._engine.check_empty(self.drain.host)
         self._will(checks=[dataclasses.asdict(check) | {'left': list(check.left)} for check in checks])
         remains = [check for check in checks if check.left]
-        gone = self._with(_M.MOVED)
+        gone = self.members_with(_M.MOVED)
         moved = f'{len(gone)} of {base.count(len(self._members), "guest")} moved.'
         moved += _names([member for member in gone if member.reason], 'To check')
         if not remains:
             self._finish(DrainStatus.COMPLETED, f'{moved} {self.drain.host} is empty. {self._engine.stays}')
             return
-        since = self.drain.emptied_at or self._now
-        if not left and self._now - since < datetime.timedelta(seconds=REMAINS):
+        since = self.drain.emptied_at or self.now
+        if not left and self.now - since < datetime.timedelta(seconds=REMAINS):
             lasts = f'If this lasts {REMAINS:.0f} s, the drain ends incomplete.'
             waits_for = f'No guest is left to move, but {self.drain.host} is not empty: {_remains(remains)}. {lasts}'
             self._will(emptied_at=since, waits_for=waits_for, wait_error=None)
@@ -435,7 +452,18 @@ class _Run:
         self._finish(DrainStatus.INCOMPLETE, message)
 
     def _finish(self, status: DrainStatus, message: str) -> None:
-        self._will(status=status.value, message=message, waits_for=None, wait_error=None, ended_at=self._now)
+        self._will(status=status.value, message=message, waits_for=None, wait_error=None, ended_at=self.now)
+
+
+def _rest(run: _Run) -> float:
+    """Return for how many seconds nothing is due.
+
+    Something may be due at once after a request, while a migration is in progress, and while the host gets empty.
+    """
+    if run.has_asked or run.drain.emptied_at is not None or run.members_with(_M.MOVING):
+        return 0.0
+    due = [one.not_before for one in run.members_with(_M.WAITING)] + [run.drain.deadline]
+    return min([REST, *((at - run.now).total_seconds() for at in due if at is not None and at > run.now)])
 
 
 def _how_many_are_back(drain: Drain, members: Collection[Member], left: Sequence[Member]) -> str:

@@ -2,8 +2,11 @@
 
 """A drain waits for a host that does not answer, and leaves a guest alone that is elsewhere."""
 
+import datetime
+
 import pytest
 
+from migrator.db.sql import watching
 from tests.functional import state
 from tests.functional import test_planned_stop as planned_stop
 from tests.functional.faults import faults
@@ -105,3 +108,32 @@ def test_guest_that_was_moved_by_hand_is_blocked_until_it_is_reconciled(cloud, o
     assert cloud.database.instances.get(moved.uuid).vm_state == 'active'
     assert operator('instance', 'reconcile', '--yes')[0] == 0
     assert ends(cloud, drain(cloud)['uuid'])['status'] == 'completed'
+
+
+def test_drain_that_waits_is_read_every_five_seconds_and_goes_on_at_once_when_resumed(cloud):
+    for number in range(3):
+        cloud.boot(f'guest{number}', 'host1')
+    uuid = drain(cloud, parallel=1)['uuid']
+    assert act(cloud, uuid, 'pause').status_int == 202
+    cloud.simulation.advance(120)
+    assert 'moving' not in statuses(show(cloud, uuid)).values()
+    reads = []
+    done = watching.watch(cloud.database.engine, lambda text, _: reads.append('FROM drain_members' in text))
+    cloud.simulation.advance(60)
+    done()
+    assert 0 < sum(reads) <= 60 / 5 + 1
+    assert act(cloud, uuid, 'resume').status_int == 202
+    cloud.simulation.advance(0.2)
+    assert 'moving' in statuses(show(cloud, uuid)).values()
+
+
+def test_drain_that_waits_keeps_its_deadline(cloud):
+    for number in range(3):
+        cloud.boot(f'guest{number}', 'host1')
+    deadline = cloud.database.services.now() + datetime.timedelta(seconds=122.3)
+    uuid = drain(cloud, parallel=1, deadline=deadline.isoformat())['uuid']
+    assert act(cloud, uuid, 'pause').status_int == 202
+    cloud.simulation.advance(121)
+    assert show(cloud, uuid)['status'] == 'paused'
+    cloud.simulation.advance(2)
+    assert show(cloud, uuid)['status'] == 'incomplete'

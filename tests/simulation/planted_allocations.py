@@ -264,8 +264,8 @@ def audit_deletes_what_a_running_migration_holds() -> Iterator[object]:
     """An audit deleted allocations of a healthy migration; here each sweep removes what no instance holds."""
     sweep = periodics.sweep
 
-    def heals(tools: Any, contexts: Any, *rest: Any) -> None:
-        sweep(tools, contexts, *rest)
+    def heals(tools: Any, contexts: Any, *rest: Any) -> Any:
+        due = sweep(tools, contexts, *rest)
         for subject in contexts.held():
             held = allocations.read(tools.placement, subject.row.uuid)
             if held.generation is not None:
@@ -273,6 +273,7 @@ def audit_deletes_what_a_running_migration_holds() -> Iterator[object]:
                     uuid=held.uuid, consumer_type=allocation_state.MIGRATION, project_id='demo', user_id='demo'
                 )
                 allocations.remove(tools.placement, who, generation=held.generation)
+        return due
 
     with patched(periodics, 'sweep', heals) as there:
         yield there

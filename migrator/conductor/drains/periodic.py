@@ -2,7 +2,8 @@
 
 """The task that advances a conductor's drains.
 
-It runs at each poll, after a request of a user, and when a migration of a drain begins to copy or ends.
+It runs at each poll, after a request of a user, and when a migration of a drain begins to copy or ends. A drain that
+waits, and of which no migration is in progress, is polled less often: see :data:`migrator.drain.run.REST`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from migrator.conductor.drains.engine import ConductorEngine
 from migrator.conductor.migration.context import Tools
 from migrator.context import RequestContext
 from migrator.db.slots import Bounds
+from migrator.db.sql.due import Due
 from migrator.drain.attempt import attempt
 from migrator.drain.engine import Engine
 from migrator.objects.drain import Drain
@@ -40,7 +42,7 @@ class DrainCalls:
     @expose
     def wake_drains(self, context: RequestContext) -> None:
         """Take over the drains without a living owner, and advance those of this conductor."""
-        self.drains.sweep()
+        self.drains.wake_all()
 
     @expose
     def plan_drain(self, context: RequestContext, drain: Drain) -> dict[str, Any]:
@@ -86,29 +88,46 @@ class Drains:
         self.ended: collections.Counter[str] = collections.Counter()
         #: The drains that this conductor advances -> the status of each for a user.
         self._statuses: dict[str, str] = {}
-        #: Whether this conductor may own a drain in progress.
-        self._has_any = False
+        #: The drains that this conductor advances -> the time until which a poll leaves each alone.
+        self._rests_until: dict[str, float] = {}
+        #: The drains that this conductor owned at the last poll; None: they have to be read.
+        self._owned: list[str] | None = None
 
-    def sweep(self) -> None:
-        """Take over the drains in progress without a living owner, and advance all that this conductor owns."""
+    def sweep(self, due: Due) -> None:
+        """Take over the drains in progress without a living owner, and advance those that are due.
+
+        :param due: what the sweep of this conductor has found to do.
+        """
+        if due.drain_orphans and self._tools.owner:
+            self._tools.database.drains.adopt(self._tools.owner)
+        self._owned = None if due.drain_orphans or due.drains else []
+        self.poll()
+
+    def wake_all(self) -> None:
+        """Take over the drains in progress without a living owner, and advance all of this conductor."""
         if not self._tools.owner:
             return
-        drains = self._tools.database.drains
-        if drains.has_orphans():
-            drains.adopt(self._tools.owner)
-        self._has_any = True
+        if self._tools.database.drains.has_orphans():
+            self._tools.database.drains.adopt(self._tools.owner)
+        with self._lock:
+            self._rests_until.clear()
+        self._owned = None
         self.poll()
 
     def poll(self) -> None:
-        """Advance the drains of this conductor, if it owns any."""
-        if not self._has_any or not self._tools.owner:
+        """Advance the drains of this conductor, if it owns any, but for those that rest."""
+        if not self._tools.owner or (self._owned is not None and not self._due(self._owned)):
             return
-        owned = self._tools.database.drains.owned_by(self._tools.owner)
-        self._has_any = bool(owned)
+        owned = self._owned = self._tools.database.drains.owned_by(self._tools.owner)
         with self._lock:
             self._statuses = {uuid: status for uuid, status in self._statuses.items() if uuid in owned}
-        for uuid in owned:
+            self._rests_until = {uuid: until for uuid, until in self._rests_until.items() if uuid in owned}
+        for uuid in self._due(owned):
             self.wake(uuid)
+
+    def _due(self, owned: Sequence[str]) -> list[str]:
+        now = self._tools.threads.clock.monotonic()
+        return [uuid for uuid in owned if self._rests_until.get(uuid, now) <= now]
 
     def statuses(self) -> list[str]:
         """Return the statuses of the drains that this conductor advances, as a user sees them."""
@@ -151,8 +170,9 @@ class Drains:
             return
         if self._tools.owner and drain.owner == self._tools.owner and not drain.ended:
             owner = f'conductor {self._tools.server}'
-            drain = attempt(self._tools.database.drains, self.mover.engine, drain, owner, is_whole)
+            drain, rest = attempt(self._tools.database.drains, self.mover.engine, drain, owner, is_whole)
             with self._lock:
+                self._rests_until[uuid] = self._tools.threads.clock.monotonic() + rest
                 if drain.ended:
                     self._statuses.pop(uuid, None)
                     self.ended[drain.status] += 1

@@ -41,7 +41,7 @@ def test_host_is_not_asked_for_all_of_its_guests_at_once(
 def test_guest_that_cannot_be_moved_live_is_named_once_for_each_reason(
     stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(definitions, '_KEPT', 400.0)
+    monkeypatch.setattr(definitions, 'KEPT', 400.0)
 
     def said() -> list[str]:
         texts = [record.getMessage() for record in caplog.records if record.name == definitions.__name__]
