@@ -126,7 +126,6 @@ def run(
         versions=plan.versions,
         **plan.knobs,
     )
-    cloud.recorder.measures = False
     cloud.start_conductor('conductor2')
     operator = Operator(cloud)
     begun = operator.simulation.time

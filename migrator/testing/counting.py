@@ -154,6 +154,7 @@ class CountingCloud(cloud.Cloud):
     def begin_counting(self) -> None:
         """Count from now on, and forget all earlier counts."""
         self.counter.begin()
+        self.recorder.measures = True
         self._first_request = len(self.placement.requests)
         self._first_message = len(self.recorder.messages)
 

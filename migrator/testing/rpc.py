@@ -138,12 +138,12 @@ class RpcRecorder:
     """A recorder of the messages between the services of a test.
 
     :ivar messages: every message, in the order of sending. The place of a reply is that of its arrival.
-    :ivar measures: whether it measures the messages.
+    :ivar measures: whether it measures the messages. It does not unless this is set.
     """
 
     def __init__(self) -> None:
         self.messages: list[Recorded] = []
-        self.measures = True
+        self.measures = False
 
     def wrap(self, rpc: RPC, sender: str) -> RPC:
         """Return an RPC that records each message and passes it to ``rpc``.

@@ -64,6 +64,7 @@ def head(uuid='m1'):
 
 
 def test_call_reply_and_cast_count_for_their_migration(recorder, rpc_of):
+    recorder.measures = True
     conductor = rpc_of('conductor:1')
     assert conductor.call(CONTEXT, HOST, 'pre_live_migration', 5, command=head()) == head()
     conductor.cast(CONTEXT, HOST, 'pre_live_migration', command=head('m2'))
