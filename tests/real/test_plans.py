@@ -45,6 +45,7 @@ OPERATIONS = {
     'changed, no limit': lambda database: database.migrations.list(changes_since=minutes_ago(database)),
     'servers': lambda database: database.instances.list(limit=50),
     'servers that changed': lambda database: database.instances.list(changes_since=minutes_ago(database), limit=50),
+    'what a sweep has to do': lambda database: database.due('c1', 3600.0),
     'orphans': lambda database: database.takeovers.orphans(),
     'sources': lambda database: database.takeovers.sources(),
     'a takeover': lambda database: database.takeovers.adopt(['p7'], conductor(database, 'one')),

@@ -109,21 +109,22 @@ class Drains:
             return
         if self._tools.database.drains.has_orphans():
             self._tools.database.drains.adopt(self._tools.owner)
-        with self._lock:
-            self._rests_until.clear()
-        self._owned = None
-        self.poll()
+        for uuid in self._read_owned():
+            self.wake(uuid)
 
     def poll(self) -> None:
         """Advance the drains of this conductor, if it owns any, but for those that rest."""
         if not self._tools.owner or (self._owned is not None and not self._due(self._owned)):
             return
+        for uuid in self._due(self._read_owned()):
+            self.wake(uuid)
+
+    def _read_owned(self) -> list[str]:
         owned = self._owned = self._tools.database.drains.owned_by(self._tools.owner)
         with self._lock:
             self._statuses = {uuid: status for uuid, status in self._statuses.items() if uuid in owned}
             self._rests_until = {uuid: until for uuid, until in self._rests_until.items() if uuid in owned}
-        for uuid in self._due(owned):
-            self.wake(uuid)
+        return owned
 
     def _due(self, owned: Sequence[str]) -> list[str]:
         now = self._tools.threads.clock.monotonic()
