@@ -90,7 +90,7 @@ def make_mover(
         return {drain.host for drain in database.drains.list(in_progress=True)}
 
     choose = plan.Spread(nova, placement, threads).choose
-    engine = NovaEngine(nova, placement, threads.clock, choose, spread, drained)
+    engine = NovaEngine(nova, placement, threads.clock, choose, drained, spread)
 
     return Mover(engine, lambda drain: plan.of_one(nova, placement, drain, threads.clock))
 

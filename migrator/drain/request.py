@@ -98,6 +98,12 @@ FIELDS = (
         'also move {guest}s that are shut off, by cold migrations that the drain confirms',
     ),
     Field(
+        'spread',
+        Kind.FLAG,
+        'on a stock Nova: name the destination of each {guest}, the host with the fewest on their way; default: its '
+        'scheduler chooses',
+    ),
+    Field(
         'locked',
         Kind.CHOICE,
         'what becomes of {guest}s that are locked: stay, the default, or move, which only an administrator may choose',

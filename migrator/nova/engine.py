@@ -84,9 +84,9 @@ class NovaEngine:
     """The :class:`migrator.drain.engine.Engine` that uses the migrations of a stock Nova.
 
     :param choose: chooses a destination where Nova's scheduler does not.
-    :param spread: whether ``choose`` chooses every destination. If not, Nova's scheduler does, unless the drain has
-        ``destinations`` or an earlier attempt of the guest has failed.
     :param drained: returns the hosts of the drains in progress. They are no destinations.
+    :param spread: whether ``choose`` chooses every destination. If not, Nova's scheduler does, unless the drain has
+        ``spread`` or ``destinations``, or an earlier attempt of the guest has failed.
     :cvar kind: the kind of the moves of the guests that are not moved cold.
     """
 
@@ -99,8 +99,8 @@ class NovaEngine:
         placement: PlacementClient,
         clock: Clock,
         choose: Choose,
-        spread: bool = False,
         drained: Callable[[], Collection[str]] = tuple,
+        spread: bool = False,
     ) -> None:
         self._nova, self._placement, self._clock = nova, placement, clock
         self._choose, self._spread, self._drained = choose, spread, drained
@@ -268,7 +268,7 @@ class NovaEngine:
 
     def _destination(self, drain: Drain, member: Member, avoided: set[str]) -> str | None:
         """Return the destination to name; None: Nova's scheduler chooses it."""
-        names = self._spread or drain.destinations is not None
+        names = self._spread or drain.spread or drain.destinations is not None
         if not names and not avoided:
             return None
         excluded = {drain.host, *self._drained()}

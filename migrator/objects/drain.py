@@ -181,6 +181,7 @@ class Drain(base.Versioned):
     :ivar destinations: the hosts that may receive its guests; None: any.
     :ivar deadline: when it stops requesting migrations.
     :ivar include_stopped: whether it also moves the guests that are shut off, by cold migrations.
+    :ivar spread: whether it names each destination to a stock Nova. Its scheduler chooses them otherwise.
     :ivar locked: what it does with guests that are locked. An administrator may move them, as in nova.
     :ivar only_guests: the guests that it moves, those that an earlier drain has left; None: all of the host.
     :ivar retry_of: the drain of which this is the retry; None: the drain is no retry.
@@ -208,6 +209,7 @@ class Drain(base.Versioned):
     destinations: list[str] | None = None
     deadline: datetime.datetime | None = None
     include_stopped: bool = False
+    spread: bool = False
     locked: str = Locked.STAY.value
     only_guests: list[str] | None = None
     retry_of: str | None = None

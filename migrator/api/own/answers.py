@@ -236,7 +236,7 @@ _DRAIN = whole(
     **each('requested_by waits_for message', _TEXT_OR_NULL),
     status=_TEXT,
     direction=_of(Direction),
-    **each('include_stopped host_disabled_by_drain', _FLAG),
+    **each('include_stopped spread host_disabled_by_drain', _FLAG),
     **each('deadline created_at updated_at began_at ended_at', _TIME_OR_NULL),
     guests=whole(**{status.value: _NUMBER for status in MemberStatus}),
     checks=many(_ANY_OBJECT),

@@ -40,6 +40,7 @@ class DrainRow(models.Times, models.Base):
     destinations: orm.Mapped[list[Any] | None] = orm.mapped_column(Json())
     deadline: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     include_stopped: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
+    spread: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     locked: orm.Mapped[str] = orm.mapped_column(Text(8))
     only_guests: orm.Mapped[list[Any] | None] = orm.mapped_column(Json())
     retry_of: orm.Mapped[str | None] = orm.mapped_column(Text(36))

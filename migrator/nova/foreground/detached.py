@@ -66,8 +66,7 @@ def begin(asked: Session, uuid: str) -> Begun:
     :raises NotBegun: it has ended before it ran the drain, or does not run it yet.
     """
     path = asked.path.with_name(f'{asked.path.name}.{uuid}.log')
-    spread = ['--spread'] if getattr(asked.arguments, 'spread', False) else []
-    argv = [sys.executable, '-m', 'migrator.cmd.drain', *asked.options, 'resume', uuid, *spread]
+    argv = [sys.executable, '-m', 'migrator.cmd.drain', *asked.options, 'resume', uuid]
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         log = os.open(path, flags, 0o600)
@@ -93,7 +92,7 @@ def begin(asked: Session, uuid: str) -> Begun:
         if f'Drain {uuid} of' in text or process.returncode == command.RIGHT:
             return Begun(process.pid, path)
         if process.returncode is not None:
-            again = ' '.join([asked.command, 'resume', uuid, *spread, '--detach'])
+            again = f'{asked.command} resume {uuid} --detach'
             wrote = f'It wrote to {path}:\n{text.rstrip()}'
             raise NotBegun(f'the process that runs the drain has ended. {wrote}\nTo try again: {again}')
     raise NotBegun(f'process {process.pid} does not run drain {uuid} yet. Look at {path}.')

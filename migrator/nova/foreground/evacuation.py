@@ -255,7 +255,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     help_ = 'start those that ran; without it Nova leaves them shut off (from microversion 2.95 on)'
     parser.add_argument('--start', action='store_true', help=help_)
     # Nova evacuates a guest that is locked, too.
-    drain_request.add(parser, without=['host', 'locked', 'include_stopped'])
+    drain_request.add(parser, without=['host', 'locked', 'include_stopped', 'spread'])
 
 
 def _command_line(text: str) -> str:

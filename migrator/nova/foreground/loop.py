@@ -165,6 +165,5 @@ class _Running:
         """Print how many migrations are in progress, and the commands that go on with the drain and end it."""
         moving, prefix = self._moving(), self._asked.command
         left = f'Nova goes on with {base.count(moving, "migration")}' if moving else 'No migration is in progress'
-        spread = ' --spread' if getattr(self._asked.arguments, 'spread', False) else ''
-        go_on, end = f'{prefix} resume {self._uuid}{spread}', f'{prefix} cancel {self._uuid}'
+        go_on, end = f'{prefix} resume {self._uuid}', f'{prefix} cancel {self._uuid}'
         output.say(f'{why} {left}.\nTo go on:  {go_on}\nTo end it: {end}\n')

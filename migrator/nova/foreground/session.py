@@ -148,8 +148,7 @@ class Session(Asked):
 
         nova, placement = self.cloud
         choose = plan.Spread(nova, placement, self.threads).choose
-        spread = bool(getattr(self.arguments, 'spread', False))
-        return make(nova, placement, self.threads.clock, choose, spread, self._drained, **more)
+        return make(nova, placement, self.threads.clock, choose, self._drained, **more)
 
     def _drained(self) -> set[str]:
         """Return the hosts with a drain in progress."""

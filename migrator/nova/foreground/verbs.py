@@ -160,11 +160,6 @@ def _uuid_of(asked: Session) -> str:
     raise exception.Invalid(f'{what} All drains: {asked.command} list')
 
 
-def _spread(parser: argparse.ArgumentParser) -> None:
-    help_ = "name each guest's destination: that with the fewest guests on their way; default: Nova's scheduler chooses"
-    parser.add_argument('--spread', action='store_true', help=help_)
-
-
 def _detach(parser: argparse.ArgumentParser) -> None:
     help_ = 'return once a process of its own runs the drain, which goes on when this terminal is closed'
     parser.add_argument('--detach', action='store_true', help=help_)
@@ -181,26 +176,18 @@ def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
     _detach(parser)
 
 
-def _restore_arguments(parser: argparse.ArgumentParser) -> None:
+def _which_arguments(parser: argparse.ArgumentParser) -> None:
     drain.which(parser)
     _detach(parser)
 
 
 def _start_arguments(parser: argparse.ArgumentParser) -> None:
     drain_request.add(parser)
-    _spread(parser)
-    _detach(parser)
-
-
-def _retry_arguments(parser: argparse.ArgumentParser) -> None:
-    drain.which(parser)
-    _spread(parser)
     _detach(parser)
 
 
 def _resume_arguments(parser: argparse.ArgumentParser) -> None:
     _maybe_uuid(parser)
-    _spread(parser)
     _detach(parser)
 
 
@@ -232,8 +219,8 @@ VERBS: tuple[Verb, ...] = (
         'resume', 'go on with a drain after a pause, or after its process was killed', _own(resume), _resume_arguments
     ),
     Verb('cancel', _OF_MANAGE['cancel'].help, _own(_run_after('cancel')), _cancel_arguments),
-    Verb('restore', _OF_MANAGE['restore'].help, _own(_run_after('restore')), _restore_arguments),
-    Verb('retry', _OF_MANAGE['retry'].help, _own(retry), _retry_arguments),
+    Verb('restore', _OF_MANAGE['restore'].help, _own(_run_after('restore')), _which_arguments),
+    Verb('retry', _OF_MANAGE['retry'].help, _own(retry), _which_arguments),
     Verb(
         'evacuate',
         'show what each guest of a dead host would lose; with --fenced or --fence-command, evacuate them',

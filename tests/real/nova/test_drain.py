@@ -298,10 +298,10 @@ def test_thirty_guests_leave_while_api_terminal_and_process_are_lost(lab, drain)
         process.wait_until(lambda: left() <= 20, 'more to have left', 180)
         running.send_signal(signal.SIGHUP)
         drain.end(running, 130)
-    with drain.begin('resume', '--spread') as running:
+    with drain.begin('resume') as running:
         process.wait_until(lambda: left() <= 12, 'more to have left', 180)
         running.kill()
-    output = drain.run('resume', '--spread', status=1)
+    output = drain.run('resume', status=1)
     assert lab.truth()['host1'] == {suspended}
     check_hosts(lab, guests)
     assert {guest: moves(lab, guest) for guest in guests if guest not in (*off, suspended)} == {
