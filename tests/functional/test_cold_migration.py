@@ -216,6 +216,30 @@ def test_a_revert_waits_while_the_destination_may_run_the_guest(cloud):
     assert instance.uuid not in cloud.world.hypervisors['host2'].guests
 
 
+def test_a_host_that_may_run_a_reverted_guest_is_not_forced_up_before_it_has_ended_that(cloud):
+    instance = cloud.boot('one', 'host1')
+    finish(cloud, instance, 'host2')
+    state.kill(cloud, 'host2')
+    state.force_down(cloud, 'host2')  # wrongly: the guest runs there
+    assert act(cloud, instance, REVERT) == 202
+    cloud.wait(LONG)
+    assert cloud.world.active_on(instance.uuid) == ['host1', 'host2']
+    service = cloud.database.services.get_compute('host2')
+
+    def force_up():
+        return cloud.request('PUT', f'/os-services/{service.uuid}', {'forced_down': False})
+
+    cloud.start_compute('host2')
+    response = force_up()
+    assert response.status_int == 400
+    reason = response.json['badRequest']['message']
+    assert newest(cloud, instance).uuid in reason
+    assert 'may still run the guests of cold migrations that were reverted' in reason
+    cloud.simulation.advance(60)
+    assert cloud.world.active_on(instance.uuid) == ['host1']
+    assert force_up().status_int == 200
+
+
 def test_a_conductor_that_is_killed_at_any_time_is_replaced(cloud):
     instance = cloud.boot('one', 'host1')
     finish(cloud, instance, 'host2')

@@ -31,6 +31,7 @@ RED = {
     'evacuations': 'red-evacuations.txt',
     'bounds': 'red-bounds.txt',
     'by-hand': 'red-by-hand.txt',
+    'cold-migrations': 'red-cold-migrations.txt',
     'resizes': 'red-resizes.txt',
 }
 

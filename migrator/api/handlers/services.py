@@ -17,6 +17,7 @@ from migrator.api.policies.nova import SERVICES_DELETE, SERVICES_LIST, SERVICES_
 from migrator.api.request import Request, answer
 from migrator.api.schemas import services
 from migrator.objects import COMPUTE_BINARY, MigrationStatus, MigrationType, Service, remedies, times
+from migrator.objects.steps import AFTER_REVERT
 
 #: Nova's names of the availability zones of compute hosts and of all other services.
 ZONE, INTERNAL = 'nova', 'internal'
@@ -132,6 +133,13 @@ def _update(request: Request, service: Service, changes: Mapping[str, Any]) -> N
                 f'Unable to force up host {service.host} as `done` evacuation migration records remain associated with '
                 f'the host: {", ".join(map(str, sorted(ids)))}. Start its compute service, which then removes what was '
                 'evacuated from it, and try again when they are `completed`.'
+            )
+        reverted = [one for one in database.cleanups.list(host=service.host) if one.step == AFTER_REVERT]
+        if reverted:
+            raise exception.Invalid(
+                f'Unable to force up host {service.host} as it may still run the guests of cold migrations that were '
+                f'reverted while it was forced down: {", ".join(sorted(one.migration_uuid for one in reverted))}. '
+                'Start its compute service, which then ends them, and try again when it has no such cleanup any more.'
             )
     database.services.update(service.id, **changes)
 
