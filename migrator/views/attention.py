@@ -20,6 +20,7 @@ from migrator.objects import COMPUTE_BINARY, Migration, MigrationStatus, Migrati
 from migrator.objects.difference import Difference, DifferenceKind
 from migrator.objects.drain import Direction, Drain, DrainStatus, Member, MemberStatus, disabled_reason
 from migrator.objects.remedies import Kind, Reading
+from migrator.objects.steps import ENDS_COPIES
 from migrator.views import differences
 from migrator.views.services import why_no_reports
 
@@ -58,6 +59,7 @@ class _Seen:
     :ivar replaced: the identities of the machines that were replaced.
     :ivar guests: host -> the number of its guests, for the hosts that are down or disabled.
     :ivar needed: host -> the statuses of the migrations that need it, for the same hosts.
+    :ivar keeps_copies: the hosts that still have to end the copy of a guest that was evacuated or reverted.
     :ivar elsewhere: the guest and the host in the database of each difference that shows it on another host.
     :ivar names: the uuid of a guest -> its name.
     """
@@ -72,6 +74,7 @@ class _Seen:
     replaced: Set[str | None]
     guests: Mapping[str, int]
     needed: Mapping[str, Sequence[str]]
+    keeps_copies: Set[str]
     elsewhere: Set[tuple[str, str | None]]
     names: Mapping[str, str]
 
@@ -139,6 +142,7 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
     differing = listing.present(listed)
     refused = any(one.refused_at is not None for one in services.values())
     replaced = database.machines.replacements().values() if refused else ()
+    deferred = database.cleanups.list()
     unreported = why_no_reports(database.conductors.list(), now)
     seen = _Seen(
         now=now,
@@ -151,6 +155,7 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
         replaced={off.identity for each in replaced for off in each},
         guests=attention.guests_at(database.engine, noted),
         needed=attention.migrations_at(database.engine, noted),
+        keeps_copies={one.host for one in deferred if one.step in ENDS_COPIES},
         elsewhere={(one.instance_uuid, one.host) for one in differing if one.seen.keys() - {one.host}},
         names={one.uuid: one.name for one in database.instances.list({'uuid': uuids})} if uuids else {},
     )
@@ -183,7 +188,7 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
             )  # fmt: skip
     yield from (_of_member(by_uuid[drain], member, seen) for drain, member in members)
     yield from (_of_failed(one, seen) for one in failed if one.drain not in shown)
-    for cleanup in database.cleanups.list():
+    for cleanup in deferred:
         if cleanup.blocked_because is not None:
             yield _line(
                 _A.CLEANUP_BLOCKED,
@@ -262,8 +267,8 @@ def _of_host(service: Service, seen: _Seen) -> Iterator[dict[str, Any]]:
         cleanups = remedies.command(Kind.LIST_CLEANUPS, host=host)
         declare = remedies.command(Kind.DECLARE_UP, look, host=host)
         text = f'It reports again. {holds} '
-        if MigrationStatus.DONE in needed:
-            text += f'It still has to remove what was evacuated from it. Once {cleanups} shows none: {declare}.'
+        if host in seen.keeps_copies or MigrationStatus.DONE in needed:
+            text += f'It still has to end copies of guests that are elsewhere. Once {cleanups} shows none: {declare}.'
         else:
             text += f'This lets it be used: {declare}.'
         title = f'Forced down: {host}, which is back'

@@ -231,6 +231,25 @@ def test_failed_evacuation_is_offered_again_while_the_host_is_dead(site):
     assert 'another host' not in lines['forced-down']['text']
 
 
+def test_host_that_is_back_ends_a_reverted_guest_before_it_is_declared_up(site):
+    guest = site.cloud.boot('one', 'host1')
+    site.ask('POST', f'/servers/{guest.uuid}/action', {'migrate': {'host': 'host2'}})
+    site.cloud.simulation.run_until(lambda: site.cloud.migrations()[0].status == 'finished')
+    site.cloud.kill('host2')
+    site.set_service('host2', forced_down=True)
+    site.ask('POST', f'/servers/{guest.uuid}/action', {'revertResize': None})
+    site.cloud.wait()
+    site.cloud.start_compute('host2')
+    site.cloud.simulation.advance(1)
+    line = site.lines()['forced-down']
+    assert 'It still has to end copies of guests that are elsewhere. Once' in line['text']
+    site.cloud.simulation.advance(60)
+    line = site.lines()['forced-down']
+    assert 'This lets it be used' in line['text']
+    site.type(line['commands'][1])
+    assert site.kinds() == []
+
+
 def test_stuck_migration_and_blocked_cleanup(site):
     guest = site.cloud.boot('one', 'host1', memory_mb=65536)
     assert site.cloud.live_migrate(guest, 'host2').status_int == 202
