@@ -42,7 +42,7 @@ SPACING = 3.0
 #: Seconds that a drain with no guest left to move waits until its host is empty. Cleanups may be pending.
 REMAINS = 300.0
 #: Seconds for which a drain is left alone that waits, and of which no migration is in progress.
-REST = 5.0
+LONGEST_REST = 5.0
 #: The greatest number of guests that the message names.
 _NAMED = 20
 
@@ -463,7 +463,7 @@ def _rest(run: _Run) -> float:
     if run.has_asked or run.drain.emptied_at is not None or run.members_with(_M.MOVING):
         return 0.0
     due = [one.not_before for one in run.members_with(_M.WAITING)] + [run.drain.deadline]
-    return min([REST, *((at - run.now).total_seconds() for at in due if at is not None and at > run.now)])
+    return min([LONGEST_REST, *((at - run.now).total_seconds() for at in due if at is not None and at > run.now)])
 
 
 def _how_many_are_back(drain: Drain, members: Collection[Member], left: Sequence[Member]) -> str:

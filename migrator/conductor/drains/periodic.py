@@ -3,7 +3,7 @@
 """The task that advances a conductor's drains.
 
 It runs at each poll, after a request of a user, and when a migration of a drain begins to copy or ends. A drain that
-waits, and of which no migration is in progress, is polled less often: see :data:`migrator.drain.run.REST`.
+waits, and of which no migration is in progress, is polled less often: see :data:`migrator.drain.run.LONGEST_REST`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ class Drains:
         """
         if due.drain_orphans and self._tools.owner:
             self._tools.database.drains.adopt(self._tools.owner)
-        self._owned = None if due.drain_orphans or due.drains else []
+        # A sweep that has found none may be older than a drain which was accepted meanwhile.
+        if due.drain_orphans or due.drains:
+            self._owned = None
         self.poll()
 
     def wake_all(self) -> None:
