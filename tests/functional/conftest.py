@@ -37,6 +37,7 @@ from migrator.simulator.monitor import Monitor
 from migrator.testing.cloud import SimulatedCloud
 from migrator.testing.simulation.threads import TimedOut
 from tests.functional.managing import Operator
+from tests.real.cloud import ProcessCloud, RealTime
 
 HOSTS = 3
 #: Seconds of its clock that a cloud is given to end what is in progress when a test is over.
@@ -46,6 +47,10 @@ CLEANUP_TIMEOUT = 60
 
 #: The plug-in by which the services are processes.
 ON_PROCESSES = 'tests.real.on_processes'
+
+#: What a test that runs on processes too may ask its cloud for, and the time of it.
+IN_COMMON = {*dir(ProcessCloud), *ProcessCloud.__init__.__code__.co_names}
+IN_COMMON_TIME = {*dir(RealTime)}
 
 MARKERS = (
     'cloud(**what): what the simulated cloud of this test is made of',
@@ -76,7 +81,8 @@ def cloud(request, seed):
     try:
         cloud.monitor = Monitor(cloud)
         try:
-            yield cloud
+            alone = marked(request.node, 'simulated', 'not_quiet')
+            yield cloud if alone else InCommon(cloud)
             if quiet:
                 come_to_rest(cloud)
             monitor = cloud.monitor
@@ -100,9 +106,37 @@ def monitor(cloud):
     return cloud.monitor
 
 
+class InCommon:
+    """A simulated cloud, of which a test sees what a cloud of processes has as well.
+
+    Only some of the tests run on processes each time; what they ask for is held to it here, in every run.
+    """
+
+    def __init__(self, cloud, names=IN_COMMON):
+        vars(self).update(_cloud=cloud, _names=names)
+
+    def __getattr__(self, name):
+        found = getattr(self._cloud, name)
+        if name not in self._names:
+            raise NotInCommon(f'{name} is not there on processes: mark the test simulated, with its reason')
+        return InCommon(found, IN_COMMON_TIME) if name == 'simulation' else found
+
+    def __setattr__(self, name, value):
+        raise NotInCommon(f'setting {name} does nothing on processes: mark the test simulated, with its reason')
+
+
+class NotInCommon(AssertionError):
+    """A test that is not marked ``simulated`` asks for something that processes have not."""
+
+
+def marked(node, *names):
+    """Return the markers of these names that a test has."""
+    return [each for name in names for each in node.iter_markers(name)]
+
+
 def judged_by(node):
     """Return whether a test's cloud comes to rest, and the invariants that the test breaks by itself."""
-    markers = [each for name in ('not_quiet', 'breaks', 'simulated') for each in node.iter_markers(name)]
+    markers = marked(node, 'not_quiet', 'breaks', 'simulated')
     for marker in markers:
         if not marker.kwargs.get('reason'):
             raise pytest.UsageError(f'{node.nodeid}: the marker {marker.name} needs a reason')

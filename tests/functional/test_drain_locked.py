@@ -2,11 +2,15 @@
 
 """Guests that are locked, in a drain."""
 
+import pytest
+
 from tests.functional import migration_requests
 from tests.functional.faults import faults
 from tests.functional.migration_requests import refused, until
 from tests.functional.test_drain import DRAINS, drain, ends, host_of, show, statuses
 from tests.functional.test_tenants import use_policies
+
+pytestmark = pytest.mark.simulated(reason='it lets single seconds pass, and starts the API with a policy file')
 
 
 def test_what_is_in_the_way_is_stated_and_the_others_move(cloud):
