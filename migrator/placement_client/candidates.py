@@ -10,7 +10,7 @@ write of the allocations decides. ``doc/source/decisions/0028-shared-candidates.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib import parse
 
@@ -29,6 +29,10 @@ _MULTIPLE = 10
 PAGE = 20
 #: The candidates of a first request. Placement computes all of them in any case, but a reply with all may be large.
 LIMIT = 1000
+
+
+#: What a list is of: the request, and the root provider of the only host.
+_Key = tuple[Request, str | None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,10 +137,13 @@ class Lacks:
 
     :ivar by_root: root provider -> what its tree lacks.
     :ivar otherwise: what all other trees lack.
+    :ivar unexplained: the trees that lack nothing that can be named: they had room, or something breaks a rule that
+        Placement does not show.
     """
 
     by_root: Mapping[str, str]
     otherwise: str
+    unexplained: frozenset[str]
 
     def of(self, root: str) -> str:
         """Return what the tree of a root provider lacks."""
@@ -169,7 +176,8 @@ def read_lacks(client: PlacementClient, request: Request) -> Lacks:
                 nearest[root] = found
     unknown = 'has each amount and each trait by itself, but not together at the providers that the flavor asks for'
     by_root = {root: ' and '.join(found) or unknown for root, found in nearest.items()}
-    return Lacks(by_root, f'has no {first} free in Placement')
+    unexplained = frozenset(root for root, found in nearest.items() if not found)
+    return Lacks(by_root, f'has no {first} free in Placement', unexplained)
 
 
 def _lacks_of(request: Request, tree: Sequence[Mapping[str, Any]], root: str) -> list[str]:
@@ -282,8 +290,8 @@ class SharedCandidates:
         self._names = names
         self._threads = threads
         self._guard = threads.lock()
-        self._locks: dict[Hashable, executors.Lock] = {}
-        self._lists: dict[Hashable, Candidates] = {}
+        self._locks: dict[_Key, executors.Lock] = {}
+        self._lists: dict[_Key, Candidates] = {}
         #: The request -> until when it counts, and what the hosts lack for it.
         self._lacks: dict[Request, tuple[float, Lacks]] = {}
         self._sent = 0
@@ -337,8 +345,8 @@ class SharedCandidates:
             is_whole=limit is None or len(found) < limit,
         )
 
-    def lacks(self, request: Request) -> Lacks:
-        """Return what the hosts lack that have no candidate, as of some seconds ago at most.
+    def lacks(self, request: Request, found: Candidates) -> Lacks:
+        """Return what the hosts lack that have no candidate in a list, as of some seconds ago at most.
 
         :raises migrator.exception.PlacementUnreachable: Placement did not answer.
         """
@@ -346,7 +354,8 @@ class SharedCandidates:
         with self._guard:
             self._lacks = {one: known for one, known in self._lacks.items() if now < known[0]}
             known = self._lacks.get(request)
-        if known is None:
+        # A host that had room a moment ago may have been filled since, which is no riddle.
+        if known is None or not known[1].unexplained <= found.by_root.keys():
             known = now + FRESH, read_lacks(self._client, request)
             with self._guard:
                 self._lacks[request] = known

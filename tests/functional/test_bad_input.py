@@ -157,6 +157,15 @@ def test_request_refused_by_conductor_fails_migration_and_changes_nothing(cloud,
     state.failed(cloud, instance, before, words)
 
 
+def test_what_has_filled_a_host_a_moment_ago_is_in_the_reason(cloud):
+    """What the hosts lack is asked for again, as the list of those with room is."""
+    instance = cloud.boot('one', 'host1', memory_mb=8192)
+    full('host3')(cloud, instance)
+    reported(ask(cloud, instance, '2.30', host='host3'), 400, 'Host host3 cannot take the instance: it has 5536 of')
+    full('host2')(cloud, instance)
+    reported(ask(cloud, instance, '2.30'), 400, f'{NO_MEMORY}; host3: it has 5536 of')
+
+
 @pytest.mark.parametrize(('version', 'arguments'), [('2.29', {}), ('2.30', {'force': True}), ('2.67', {'force': True})])
 def test_a_disabled_host_that_is_named_is_taken_where_nova_forces_it(cloud, version, arguments):
     instance = cloud.boot('one', 'host1')
