@@ -16,6 +16,8 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence, Set
 
+#: How many hosts are tried until one is found whose guests have room elsewhere.
+_TRIES = 8
 #: Resource class -> amount.
 Amounts = Mapping[str, int]
 
@@ -136,7 +138,7 @@ def plan(
         if len(out) == limits.parallel or not (allowed := _allowed(fleet, waiting, out, limits)):
             fleet.done.add(out.popleft())
             continue
-        host = allowed[0] if in_order else fleet.next_of(allowed)
+        host = fleet.next_of(allowed, in_order)
         waiting.remove(host)
         can_be_done = fleet.done - {host}
         before = [one for one in fleet.guests[host] if not _qualified(one, can_be_done)]
@@ -146,6 +148,38 @@ def plan(
         steps.append(step)
         out.append(host)
     return Plan(tuple(steps), 1 + unavoidable / concerned if concerned else 1.0)
+
+
+def next_step(
+    hosts: Sequence[Host],
+    guests: Sequence[Guest],
+    waiting: Sequence[str],
+    allowed: Sequence[str],
+    limits: Limits = Limits(),
+    in_order: bool = False,
+) -> Step:
+    """Return the first step of the rest of a maintenance.
+
+    If the host that comes next does not fit, some of the others are tried too, unless the order is given.
+
+    :param hosts: the hosts in service.
+    :param waiting: the hosts that have not left service yet, in their order.
+    :param allowed: those of them that the limits allow to leave now: at least one.
+    """
+    left, first = list(allowed), None
+    for _ in range(1 if in_order else _TRIES):
+        if not left:
+            break
+        fleet = _Fleet(hosts, guests)
+        fleet.done |= fleet.hosts.keys() - {*waiting}
+        host = fleet.next_of(left, in_order)
+        left.remove(host)
+        step = fleet.empty(host, (), [one for one in waiting if one != host], limits.reserve)
+        if step.fits:
+            return step
+        first = first or step
+    assert first is not None
+    return first
 
 
 def most_parallel(
@@ -204,8 +238,13 @@ class _Fleet:
         free = self._free[host]
         return all(free.get(name, 0) >= amount for name, amount in needs.items())
 
-    def next_of(self, waiting: Sequence[str]) -> str:
-        """Return the host that leaves service next: the least of its guests move again, and it has the fewest."""
+    def next_of(self, waiting: Sequence[str], in_order: bool) -> str:
+        """Return the host that leaves service next: the least of its guests move again, and it has the fewest.
+
+        :param in_order: whether it is simply the first one.
+        """
+        if in_order:
+            return waiting[0]
         order = sorted(waiting, key=lambda host: (len(self.guests[host]), host))
         for host in order:
             if self._whole(self.guests[host]) is not None:

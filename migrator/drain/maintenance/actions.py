@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The requests of users: they change a maintenance, and begin and end the work at its hosts.
+
+Each is one transaction on what it has read. If the maintenance was changed meanwhile, the request reads it again, so
+that of two users who claim a host one gets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from migrator.drain.maintenance import errors, limits
+from migrator.drain.maintenance.engine import Engine, Store
+from migrator.drain.maintenance.turns import (
+    TURN_ENDS,
+    Maintenance,
+    MaintenanceStatus,
+    ReturnedBy,
+    Turn,
+    TurnStatus,
+    check_move,
+    check_turn_move,
+)
+
+_T = TurnStatus
+#: How often a request is repeated whose maintenance was changed while it was made.
+_ATTEMPTS = 20
+#: What a request changes: fields of the maintenance, and fields of the turn.
+_Changes = tuple[dict[str, Any], dict[str, Any]]
+
+
+def begin(store: Store, engine: Engine, uuid: str, host: str, by: str | None) -> Turn:
+    """Claim a host that is ready for its work.
+
+    :param by: the user.
+    :returns: its turn, with the claim that the end of the work has to name.
+    :raises .errors.InvalidTurn: it is not ready, has another claim, is not empty, or the limits forbid it.
+    """
+
+    def claim(maintenance: Maintenance, turns: Sequence[Turn], turn: Turn) -> _Changes:
+        _refuse_unless(maintenance, turn, 'begin', (_T.READY,), _how_to_begin(turn))
+        if maintenance.cancel_requested_at is not None or maintenance.paused:
+            do = 'it was cancelled' if maintenance.cancel_requested_at is not None else 'resume it first'
+            raise _refused(maintenance, turn, 'begin', maintenance.shown_status, do)
+        report, now = engine.reports([host]).get(host), store.now()
+        fleet = engine.fleet(maintenance)
+        why = limits.why_too_many(maintenance, turns, fleet.out, fleet.groups, turn)
+        why = why or limits.why_not_now(maintenance, turns, now)
+        if not why and fleet.trouble and not maintenance.despite_trouble:
+            why = fleet.trouble[0]
+        if not why and (report is None or not report.reports):
+            why = f'{host} does not report'
+        if not why and maintenance.returned_by == ReturnedBy.REBOOT and (report is None or report.kernel is None):
+            why = f'{host} does not report the start of its kernel, so that its reboot could not be seen'
+        # The host is asked last, so that its answer is as new as can be.
+        left = [f'{check.what}: {", ".join(check.left)}' for check in engine.left(maintenance, turn) if check.left]
+        why = why or '; '.join(left)
+        if why or report is None:
+            raise _refused(maintenance, turn, 'begin', turn.status, why.rstrip('.'))
+        marks: dict[str, Any] = {'kernel': report.kernel, 'boot': report.boot}
+        marks |= {'claim': engine.new_uuid(), 'claimed_by': by, 'claimed_at': now}
+        return {}, {'status': _T.WORKING.value, 'settles_from': None, 'seen_at': None, 'reason': None, **marks}
+
+    return _act(store, uuid, 'begin', by, claim, host)
+
+
+def done(store: Store, uuid: str, host: str, claim: str, by: str | None) -> Turn:
+    """Say that the work at a host has ended. The host has to show then that it is back.
+
+    :param claim: as :func:`begin` has returned it.
+    :raises .errors.InvalidTurn: the host is not worked on, or has another claim.
+    """
+
+    def end(maintenance: Maintenance, _turns: Sequence[Turn], turn: Turn) -> _Changes:
+        _check_claim(maintenance, turn, 'done', claim)
+        ended = {'was_worked_on': True, 'work_ended_at': store.now(), 'settles_from': None, 'seen_at': None}
+        return {}, {'status': _T.RETURNING.value, 'reason': None, **ended}
+
+    return _act(store, uuid, 'done', by, end, host)
+
+
+def fail(store: Store, uuid: str, host: str, claim: str, by: str | None, reason: str = '') -> Turn:
+    """Say that the work at a host has failed. The host stays disabled.
+
+    :param claim: as :func:`begin` has returned it.
+    :raises .errors.InvalidTurn: the host is not worked on, or has another claim.
+    """
+
+    def end(maintenance: Maintenance, _turns: Sequence[Turn], turn: Turn) -> _Changes:
+        _check_claim(maintenance, turn, 'fail', claim)
+        why = f'Its work has failed: {reason}' if reason else 'Its work has failed.'
+        return {}, {'status': _T.FAILED.value, 'reason': why, 'work_ended_at': store.now(), 'ended_at': store.now()}
+
+    return _act(store, uuid, 'fail', by, end, host)
+
+
+def skip(
+    store: Store, uuid: str, host: str, by: str | None, claim: str | None = None, stays_disabled: bool = False
+) -> Turn:
+    """Leave a host out: one that waits, one whose work had nothing to do, or one that has failed.
+
+    :param claim: of a host that is worked on, as :func:`begin` has returned it.
+    :param stays_disabled: whether a host that has failed stays disabled. Otherwise it may have guests again.
+    :raises .errors.InvalidTurn: the host is drained, returns or has ended, or has another claim.
+    """
+
+    def leave_out(maintenance: Maintenance, _turns: Sequence[Turn], turn: Turn) -> _Changes:
+        do = (
+            'cancel the maintenance, or wait until it is ready'
+            if turn.status == _T.DRAINING
+            else 'nothing is left to do'
+        )
+        _refuse_unless(maintenance, turn, 'skip', (_T.WAITING, _T.READY, _T.WORKING, _T.FAILED), do)
+        if turn.status == _T.WORKING:
+            _check_claim(maintenance, turn, 'skip', claim)
+        ends = turn.status == _T.WAITING or (turn.status == _T.FAILED and (stays_disabled or not turn.is_out))
+        status = _T.SKIPPED if ends else _T.RETURNING
+        ended_at = store.now() if ends else None
+        why = f'It was skipped by {by or "a user"}.'
+        fields = _running_again(maintenance) if not ends else {}
+        return fields, {'status': status.value, 'was_worked_on': False, 'ended_at': ended_at, 'reason': why}
+
+    return _act(store, uuid, 'skip', by, leave_out, host)
+
+
+def retry(store: Store, uuid: str, host: str, by: str | None) -> Turn:
+    """Have a host that has failed wait for its turn again.
+
+    :raises .errors.InvalidTurn: it has not failed, or the maintenance was cancelled.
+    """
+
+    def again(maintenance: Maintenance, _turns: Sequence[Turn], turn: Turn) -> _Changes:
+        _refuse_unless(maintenance, turn, 'retry', (_T.FAILED,), 'only a host that has failed can be retried')
+        if maintenance.cancel_requested_at is not None:
+            raise _refused(maintenance, turn, 'retry', maintenance.shown_status, 'request a new maintenance')
+        # Everything but its place, and whether it is out of service, is as at first.
+        first = Turn(host=host, position=turn.position, group=turn.group, is_out=turn.is_out)
+        values = {name: value for name, value in vars(first).items() if value != getattr(turn, name)}
+        return _running_again(maintenance), values
+
+    return _act(store, uuid, 'retry', by, again, host)
+
+
+def change(store: Store, uuid: str, action: str, by: str | None) -> Maintenance:
+    """Write the request of a user: ``pause``, ``resume`` or ``cancel``.
+
+    Work that runs is not interrupted by any of them.
+
+    :raises .errors.InvalidTurn: the maintenance has ended.
+    """
+
+    def written(maintenance: Maintenance, turns: Sequence[Turn], _turn: Turn | None) -> _Changes:
+        if maintenance.ended:
+            raise _refused(maintenance, None, action, maintenance.status, 'it has ended')
+        if action == 'cancel':
+            return {'cancel_requested_at': store.now(), 'cancel_requested_by': by, 'paused': False}, {}
+        forgiven = maintenance.forgiven
+        if action == 'resume':
+            failed = sum(one.status == _T.FAILED for one in turns)
+            forgiven = max(forgiven, failed - maintenance.max_failures)
+        return {'paused': action == 'pause', 'forgiven': forgiven, 'message': None}, {}
+
+    return _written(store, uuid, action, by, written, None)[0]
+
+
+def _act(
+    store: Store,
+    uuid: str,
+    action: str,
+    by: str | None,
+    edit: Callable[[Maintenance, Sequence[Turn], Turn], _Changes],
+    host: str,
+) -> Turn:
+    _, turn = _written(store, uuid, action, by, edit, host)
+    assert turn is not None
+    return turn
+
+
+def _written(
+    store: Store, uuid: str, action: str, by: str | None, edit: Callable[..., _Changes], host: str | None
+) -> tuple[Maintenance, Turn | None]:
+    """Write what a request changes, reading again while others change the maintenance."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        maintenance = store.get(uuid)
+        turns = store.read_turns(uuid)
+        turn = None
+        if host is not None:
+            turn = next((one for one in turns if one.host == host), None)
+            if turn is None:
+                do = f'name one of its {len(turns)} hosts'
+                raise errors.InvalidTurn(action=action, what=host, maintenance=uuid, status='without this host', do=do)
+        fields, values = edit(maintenance, turns, turn)
+        if 'status' in fields:
+            check_move(maintenance, fields['status'])
+        changed = []
+        events: list[tuple[str, dict[str, Any]]] = [('request', {'action': action, 'host': host, 'by': by})]
+        if turn is not None:
+            check_turn_move(maintenance, turn, values['status'])
+            turn = turn.replace(**values)
+            changed = [turn]
+            events.append(('turn', {'host': host, 'status': turn.status, 'reason': turn.reason}))
+        try:
+            return store.write(maintenance, fields, changed, events), turn
+        except errors.NotOwnerOfMaintenance:
+            if attempt == _ATTEMPTS:
+                raise
+    raise AssertionError('the last attempt returns or raises')
+
+
+def _running_again(maintenance: Maintenance) -> dict[str, Any]:
+    """Return what lets a maintenance go on that has ended with failures."""
+    if not maintenance.ended:
+        return {}
+    return {'status': MaintenanceStatus.RUNNING.value, 'ended_at': None, 'message': None, 'owner': None}
+
+
+def _check_claim(maintenance: Maintenance, turn: Turn, action: str, claim: str | None) -> None:
+    _refuse_unless(maintenance, turn, action, (_T.WORKING,), 'only the work at a host that has begun can end')
+    if claim != turn.claim:
+        raise _refused(
+            maintenance, turn, action, turn.status, f'name its claim, which is {turn.claim} of {turn.claimed_by}'
+        )
+
+
+def _refuse_unless(maintenance: Maintenance, turn: Turn, action: str, statuses: Sequence[TurnStatus], do: str) -> None:
+    if turn.status not in statuses:
+        raise _refused(maintenance, turn, action, turn.status, do)
+
+
+def _refused(maintenance: Maintenance, turn: Turn | None, action: str, status: str, do: str) -> errors.InvalidTurn:
+    what = 'anything' if turn is None else turn.host
+    return errors.InvalidTurn(action=action, what=what, maintenance=maintenance.uuid, status=status, do=do)
+
+
+def _how_to_begin(turn: Turn) -> str:
+    if turn.status == _T.WORKING:
+        return f'{turn.claimed_by} has claimed it'
+    return 'its turn has ended' if turn.status in TURN_ENDS else 'wait until it is ready'

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The interfaces that a maintenance needs: the control plane with its drains, and its store."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from migrator.drain.engine import Check
+from migrator.drain.maintenance.plan import Guest, Host
+from migrator.drain.maintenance.returned import Report
+from migrator.drain.maintenance.turns import Maintenance, Turn
+from migrator.objects.drain import Drain
+
+
+@dataclasses.dataclass(frozen=True)
+class Fleet:
+    """The hosts and guests of a control plane.
+
+    :ivar hosts: those that may receive guests: not those that are down, or disabled by others.
+    :ivar guests: of all hosts.
+    :ivar out: host -> why it is out of service, of those that this maintenance has not disabled.
+    :ivar groups: host -> its group, of those in :attr:`out` that have one.
+    :ivar trouble: why no host should be begun: another one has died, or an evacuation runs.
+    """
+
+    hosts: Sequence[Host]
+    guests: Sequence[Guest]
+    out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    groups: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    trouble: Sequence[str] = ()
+
+
+class Engine(Protocol):
+    """The control plane that drains the hosts.
+
+    Each method may raise :class:`migrator.exception.ServiceUnreachable`. The maintenance then repeats its step later.
+
+    :ivar down_time: the seconds after which a compute service that does not report is down.
+    """
+
+    down_time: float
+
+    def reports(self, hosts: Sequence[str]) -> Mapping[str, Report]:
+        """Return host -> what its compute service has reported last; a host without one is left out."""
+
+    def drains(self, uuids: Sequence[str]) -> Mapping[str, Drain]:
+        """Return the drains with these uuids, without those that the control plane does not have."""
+
+    def fleet(self, maintenance: Maintenance) -> Fleet:
+        """Return the hosts and guests as they are now."""
+
+    def start(self, maintenance: Maintenance, turn: Turn) -> None:
+        """Request the drain that ``turn.drain`` identifies. A repeated call requests it once.
+
+        It is requested only while the turn is ``draining`` by it, in the transaction that reads that: the call may
+        come late, from a conductor that does not own the maintenance any more.
+
+        :raises migrator.drain.engine.Refused: the host cannot be drained now, and nothing was requested.
+        """
+
+    def cancel(self, turn: Turn) -> None:
+        """Request the cancel of a turn's drain. One that has ended stays as it is."""
+
+    def enable(self, turn: Turn) -> None:
+        """Enable a host that this turn's drain has disabled, unless it is disabled for another reason by now."""
+
+    def left(self, maintenance: Maintenance, turn: Turn) -> Sequence[Check]:
+        """Check whether a host is empty.
+
+        If guests that are shut off stay, only what runs or migrates counts.
+        """
+
+    def when_dead(self, host: str) -> str:
+        """Return what an operator does with the guests of a host that was declared down, as a sentence."""
+
+    def new_uuid(self) -> str:
+        """Return a new uuid, of a drain or a claim."""
+
+
+class Store(Protocol):
+    """The rows of maintenances, their turns and their logs."""
+
+    def get(self, uuid: str) -> Maintenance:
+        """Return one maintenance.
+
+        :raises .errors.MaintenanceNotFound: no maintenance has this uuid.
+        """
+
+    def read_turns(self, uuid: str) -> list[Turn]:
+        """Return the turns of a maintenance, by position."""
+
+    def write(
+        self,
+        maintenance: Maintenance,
+        fields: Mapping[str, Any],
+        turns: Sequence[Turn],
+        events: Sequence[tuple[str, Mapping[str, Any]]],
+    ) -> Maintenance:
+        """Write in one transaction. What was read is what is changed: each write adds an event.
+
+        :raises .errors.NotOwnerOfMaintenance: the maintenance has another epoch or a newer event than the one that was
+            read. Nothing was written.
+        """
+
+    def now(self) -> datetime.datetime:
+        """Return the time of the store."""

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What the requests and the run of a maintenance raise."""
+
+from __future__ import annotations
+
+from migrator import exception
+
+
+class MaintenanceNotFound(exception.NotFound):
+    """No maintenance has this uuid."""
+
+    msg_fmt = 'Maintenance {maintenance} could not be found.'
+
+
+class InvalidTurn(exception.Conflict):
+    """A host of a maintenance, or the maintenance, is in a status that does not allow the request."""
+
+    msg_fmt = "Cannot '{action}' {what} of maintenance {maintenance} while it is {status}: {do}."
+
+
+class NotOwnerOfMaintenance(exception.NotOwner):
+    """Another conductor owns the maintenance, or a user has requested a change of it meanwhile."""
+
+    msg_fmt = (
+        'Maintenance {maintenance} is not as it was read in epoch {epoch}: another conductor owns it, or a user has '
+        'requested a change.'
+    )
+
+
+class IllegalMoveOfMaintenance(exception.IllegalMove):
+    """One of the two tables of legal moves of a maintenance does not have this change of status."""
+
+    msg_fmt = (
+        '{what} of maintenance {maintenance} cannot go from {old} to {new}: the table of legal moves has no such row.'
+    )

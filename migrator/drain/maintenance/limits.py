@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which hosts may leave service now, and why none may."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import math
+import re
+import zoneinfo
+from collections.abc import Mapping, Sequence
+
+from migrator import exception
+from migrator.drain.maintenance.turns import Maintenance, Turn, TurnStatus, with_status
+from migrator.objects import times
+
+_WINDOW = re.compile(r'([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d) (\S+)')
+#: The greatest number of hosts that a reason names.
+_NAMED = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """A time of each day.
+
+    :ivar begins: minutes from midnight, on the clocks of its zone.
+    :ivar ends: the same. If it is not later, the window ends on the next day.
+    """
+
+    begins: int
+    ends: int
+    zone: zoneinfo.ZoneInfo
+
+    @classmethod
+    def parse(cls, text: str) -> Window:
+        """Return the window that a text such as ``22:00-06:00 Europe/Prague`` names.
+
+        :raises migrator.exception.Invalid: the text has another form, or its zone is unknown.
+        """
+        found = _WINDOW.fullmatch(text)
+        try:
+            zone = zoneinfo.ZoneInfo(found[5]) if found else None
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+            zone = None
+        if found is None or zone is None:
+            raise exception.Invalid(
+                f'Invalid input for window: {text!r} is no time of the day. Give one such as 22:00-06:00 '
+                'Europe/Prague, with the name of a time zone.'
+            )
+        hours = [int(part) for part in found.groups()[:4]]
+        return cls(hours[0] * 60 + hours[1], hours[2] * 60 + hours[3], zone)
+
+    def left(self, now: datetime.datetime) -> float:
+        """Return for how many seconds the window is still open; 0: it is not.
+
+        :param now: a time with a zone.
+        """
+        today, nights = now.astimezone(self.zone).date(), 0 if self.ends > self.begins else 1
+        for days in (-1, 0):
+            ends = self._on(today, days + nights, self.ends)
+            if self._on(today, days, self.begins) <= now < ends:
+                return (ends - now).total_seconds()
+        return 0.0
+
+    def _on(self, day: datetime.date, days: int, minutes: int) -> datetime.datetime:
+        time = datetime.time(minutes // 60, minutes % 60)
+        at = datetime.datetime.combine(day + datetime.timedelta(days=days), time, self.zone)
+        # Times of one zone are compared as its clocks show them, which may have been put back in between.
+        return at.astimezone(datetime.UTC)
+
+    @property
+    def length(self) -> float:
+        """Its length in seconds, on a day on which no clock is changed."""
+        return float((self.ends - self.begins) % (24 * 60) or 24 * 60) * 60
+
+
+def expected(turns: Sequence[Turn]) -> float:
+    """Return how many seconds a turn takes in 80 of 100 cases, by those that are done.
+
+    :returns: 0: none is done.
+    """
+    spans = sorted(
+        (turn.ended_at - turn.began_at).total_seconds()
+        for turn in with_status(turns, TurnStatus.DONE)
+        if turn.began_at is not None and turn.ended_at is not None
+    )
+    return spans[math.ceil(0.8 * len(spans)) - 1] if spans else 0.0
+
+
+def is_too_late(maintenance: Maintenance, turns: Sequence[Turn], now: datetime.datetime) -> bool:
+    """Return whether a host that is begun now is expected to be back only after the deadline."""
+    return maintenance.deadline is not None and now + _span(turns) >= maintenance.deadline
+
+
+def why_not_now(maintenance: Maintenance, turns: Sequence[Turn], now: datetime.datetime) -> str:
+    """Return why no host may be begun at this time, or '' if one may."""
+    if is_too_late(maintenance, turns, now):
+        assert maintenance.deadline is not None
+        return f'It would end after the deadline {times.moment(maintenance.deadline)} UTC: {_how_long(turns)}.'
+    if maintenance.window is None:
+        return ''
+    window, span = Window.parse(maintenance.window), expected(turns)
+    if span > window.length:
+        return f'The window {maintenance.window} is too short: {_how_long(turns)}. Request it with a longer one.'
+    left = window.left(now)
+    return '' if left > 0 and left >= span else f'It waits for its window {maintenance.window}: {_how_long(turns)}.'
+
+
+def _span(turns: Sequence[Turn]) -> datetime.timedelta:
+    return datetime.timedelta(seconds=expected(turns))
+
+
+def _how_long(turns: Sequence[Turn]) -> str:
+    span = expected(turns)
+    return f'a host takes {times.span(span)}' if span else 'how long a host takes is not known yet'
+
+
+def why_too_many(
+    maintenance: Maintenance, turns: Sequence[Turn], out: Mapping[str, str], groups: Mapping[str, str], turn: Turn
+) -> str:
+    """Return which limit is exceeded while a host is out of service, or '' if none is.
+
+    :param out: host -> why it is out of service, of those that this maintenance has not disabled.
+    :param groups: host -> its group, of those.
+    :param turn: the turn of the host.
+    """
+    mine = {one.host: one.group for one in turns}
+    others = {host: group for host, group in mine.items() if host in out} | dict(groups)
+    leaving = {one.host: one.group for one in turns if one.is_out} | {turn.host: turn.group}
+    of_all = leaving | {host: group for host, group in others.items() if host in mine}
+    if len(of_all) > maintenance.parallel:
+        return f'At most {maintenance.parallel} may be out of service: {_names(of_all, turn, out)}.'
+    in_group = collections.Counter((leaving | others).values())
+    if maintenance.per_group is not None and turn.group and in_group[turn.group] > maintenance.per_group:
+        same = [host for host, group in (leaving | others).items() if group == turn.group]
+        return f'At most {maintenance.per_group} of {turn.group} may be out of service: {_names(same, turn, out)}.'
+    return ''
+
+
+def _names(hosts: Sequence[str] | Mapping[str, str], turn: Turn, out: Mapping[str, str]) -> str:
+    others = sorted({*hosts} - {turn.host})
+    named = ', '.join(f'{host} ({out[host]})' if host in out else host for host in others[:_NAMED])
+    more = f' and {len(others) - _NAMED} more' if len(others) > _NAMED else ''
+    return f'{named}{more} {"is" if len(others) == 1 else "are"} already'

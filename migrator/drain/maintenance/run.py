@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The run of a maintenance: :func:`advance` begins the turns of its hosts, and ends them.
+
+Each call reads everything again, so a maintenance has no state besides its rows. Whatever follows from a row, such as a
+drain, is requested after the commit of that row, and can be requested again by the next owner.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+from migrator.drain.engine import Check, Refused
+from migrator.drain.maintenance import limits, plan, returned
+from migrator.drain.maintenance.engine import Engine, Fleet, Store
+from migrator.drain.maintenance.turns import (
+    Maintenance,
+    MaintenanceStatus,
+    Turn,
+    TurnStatus,
+    check_move,
+    check_turn_move,
+    with_status,
+)
+from migrator.objects import base, times
+from migrator.objects.drain import Drain, DrainStatus
+
+_S, _T = MaintenanceStatus, TurnStatus
+_CANCELLED = 'The maintenance was cancelled.'
+#: The greatest number of guests or hosts that a reason names.
+_NAMED = 10
+
+
+def advance(store: Store, engine: Engine, maintenance: Maintenance) -> Maintenance:
+    """Advance a maintenance as far as possible now.
+
+    :param maintenance: a maintenance in progress, as its owner has read it.
+    :returns: the maintenance as written.
+    :raises .errors.NotOwnerOfMaintenance: another conductor owns it now, or a user has requested a change since it was
+        read.
+    :raises migrator.exception.ServiceUnreachable: the engine or the store did not answer; try again later.
+    """
+    run = _Run(store, engine, maintenance)
+    run.look()
+    if run.maintenance.cancel_requested_at is not None:
+        run.skip_waiting(_CANCELLED)
+    else:
+        run.pause_after_failures()
+        run.begin_turns()
+    run.end()
+    return run.maintenance
+
+
+class _Run:
+    """One call of :func:`advance`: the maintenance, its turns, and what the next commit writes."""
+
+    def __init__(self, store: Store, engine: Engine, maintenance: Maintenance) -> None:
+        self._store, self._engine, self.maintenance = store, engine, maintenance
+        self._now = store.now()
+        self._turns = {turn.host: turn for turn in store.read_turns(maintenance.uuid)}
+        self._changed: dict[str, Turn] = {}
+        self._fields: dict[str, Any] = {}
+        self._events: list[tuple[str, dict[str, Any]]] = []
+        self._reports = engine.reports(list(self._turns))
+
+    # --- what the next commit writes ---------------------------------------------------------------------------------
+
+    def _change(self, turn: Turn, **values: Any) -> Turn:
+        """Change a turn in the next commit. A new status or reason is an event of the log."""
+        new = turn.replace(**values)
+        if new.status != turn.status:
+            check_turn_move(self.maintenance, turn, new.status)
+        if (new.status, new.reason) != (turn.status, turn.reason):
+            self._events.append(('turn', {'host': turn.host, 'status': new.status, 'reason': new.reason}))
+        if new != turn:
+            self._turns[turn.host] = self._changed[turn.host] = new
+        return new
+
+    def _finish(self, turn: Turn, status: TurnStatus, reason: str | None = None, **values: Any) -> None:
+        self._change(turn, status=status.value, reason=reason, ended_at=self._now, **values)
+
+    def _will(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            if getattr(self.maintenance, name) != value:
+                self._fields[name] = value
+                if name == 'status':
+                    check_move(self.maintenance, value)
+                    self._events.append(('status', {'status': value, 'message': fields.get('message')}))
+
+    def _commit(self) -> None:
+        if not (self._fields or self._changed or self._events):
+            return
+        self.maintenance = self._store.write(self.maintenance, self._fields, list(self._changed.values()), self._events)
+        self._fields, self._changed, self._events = {}, {}, []
+
+    def _with(self, *statuses: TurnStatus) -> list[Turn]:
+        return with_status(self._turns.values(), *statuses)
+
+    def _passed(self, since: datetime.datetime | None, seconds: float) -> bool:
+        return since is not None and (self._now - since).total_seconds() >= seconds
+
+    # --- what has become of each turn --------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Take over what has become of the drains, of the work and of the hosts."""
+        draining = self._with(_T.DRAINING)
+        drains = self._engine.drains([turn.drain for turn in draining if turn.drain]) if draining else {}
+        for turn in draining:
+            self._look_at_drain(turn, drains.get(turn.drain or ''))
+        for turn in self._with(_T.READY):
+            if self.maintenance.cancel_requested_at is not None:
+                self._change(turn, status=_T.RETURNING.value, reason=_CANCELLED)
+            else:
+                self._fail_if_dead(turn)
+        for turn in self._with(_T.WORKING):
+            if self._passed(turn.claimed_at, self.maintenance.work_timeout):
+                span = times.span(self.maintenance.work_timeout)
+                self._change(turn, reason=f'The claim of {turn.claimed_by} has lapsed after {span}: end the work.')
+        for turn in self._with(_T.RETURNING):
+            self._look_at_return(turn)
+        for turn in self._with(_T.FAILED, _T.SKIPPED):
+            report = self._reports.get(turn.host)
+            if turn.is_out and report is not None and not report.disabled:
+                self._change(turn, is_out=False)
+        self._commit()
+
+    def _look_at_drain(self, turn: Turn, drain: Drain | None) -> None:
+        cancels = self.maintenance.cancel_requested_at is not None
+        if drain is None:
+            # Its request was lost, or is still on its way. It is sent only while the turn is as it was read.
+            if not cancels:
+                self._start(turn)
+            else:
+                self._change(turn, status=_T.RETURNING.value, reason=_CANCELLED)
+        elif not drain.ended:
+            if cancels and drain.cancel_requested_at is None:
+                self._engine.cancel(turn)
+            elif not cancels:
+                self._fail_if_dead(turn)
+        elif cancels:
+            self._change(turn, status=_T.RETURNING.value, reason=_CANCELLED)
+        elif drain.status == DrainStatus.COMPLETED:
+            self._change(turn, status=_T.READY.value, reason=None)
+        else:
+            # The drain counts guests that are shut off as left. Whether they may stay is this maintenance's to say.
+            left = self._engine.left(self.maintenance, turn) if drain.status == DrainStatus.INCOMPLETE else ()
+            if drain.status == DrainStatus.INCOMPLETE and is_empty(left):
+                self._change(turn, status=_T.READY.value, reason=None)
+            else:
+                self._finish(turn, _T.FAILED, drain.message or f'Its drain is {drain.status}.')
+
+    def _fail_if_dead(self, turn: Turn) -> None:
+        """End the turn of a host that has died before its work. One that does not report may come back."""
+        report = self._reports.get(turn.host)
+        if report is not None and report.reports:
+            self._change(turn, seen_at=self._now, reason=None)
+            return
+        if report is not None and report.forced_down:
+            why = f'{turn.host} was declared down before its work. {self._engine.when_dead(turn.host)}'
+        elif self._passed(turn.seen_at, self.maintenance.return_timeout):
+            why = f'{turn.host} has not reported for {times.span(self.maintenance.return_timeout)}, before its work.'
+        else:
+            self._change(turn, reason=f'{turn.host} does not report.')
+            return
+        if turn.status == _T.DRAINING:
+            # What becomes of guests whose host has died is no matter of a maintenance.
+            self._engine.cancel(turn)
+        self._finish(turn, _T.FAILED, why)
+
+    def _look_at_return(self, turn: Turn) -> None:
+        if turn.was_worked_on:
+            settle, gap = self._settle, self._engine.down_time
+            report = self._reports.get(turn.host)
+            verdict = returned.judge(turn, report, self.maintenance.returned_by, settle, gap)
+            if not verdict.is_back:
+                self._wait_for_return(turn, verdict)
+                return
+        # A host may be enabled again by a repetition of this, after a crash before the commit.
+        self._engine.enable(turn)
+        self._finish(
+            turn,
+            _T.DONE if turn.was_worked_on else _T.SKIPPED,
+            None if turn.was_worked_on else turn.reason,
+            is_out=False,
+        )
+
+    @property
+    def _settle(self) -> float:
+        settle = self.maintenance.settle
+        return 2 * self._engine.down_time if settle is None else settle
+
+    def _wait_for_return(self, turn: Turn, verdict: returned.Verdict) -> None:
+        report = self._reports.get(turn.host)
+        is_forced = report is not None and report.forced_down
+        reason = f'It waits for {verdict.waits_for}.'
+        if not is_forced and self._passed(turn.work_ended_at, self.maintenance.return_timeout):
+            span = times.span(self.maintenance.return_timeout)
+            self._finish(turn, _T.FAILED, f'It has not come back within {span}. {reason} It stays disabled.')
+        else:
+            kept = {'settles_from': verdict.settles_from, 'seen_at': verdict.seen_at}
+            self._change(turn, reason=reason, **kept)
+
+    def skip_waiting(self, reason: str) -> None:
+        """End the turns that have not begun."""
+        for turn in self._with(_T.WAITING):
+            self._finish(turn, _T.SKIPPED, reason)
+
+    # --- what begins -------------------------------------------------------------------------------------------------
+
+    def pause_after_failures(self) -> None:
+        """Pause after more failures than are allowed."""
+        failed = self._with(_T.FAILED)
+        if len(failed) > self.maintenance.max_failures + self.maintenance.forgiven and not self.maintenance.paused:
+            names = ', '.join(turn.host for turn in failed[:_NAMED])
+            message = (
+                f'{base.count(len(failed), "host")} failed: {names}. It is paused until it is resumed or cancelled.'
+            )
+            self._will(paused=True, message=message)
+            self._commit()
+
+    def begin_turns(self) -> None:
+        """Begin the turns that the limits and the room allow."""
+        while waiting := self._with(_T.WAITING):
+            why = self._why_none(waiting)
+            if why is not None:
+                self._will(waits_for=why)
+                return
+            if not self._begin_next(waiting):
+                return
+        self._will(waits_for=None, no_room_since=None)
+
+    def _why_none(self, waiting: Sequence[Turn]) -> str | None:
+        """Return why no turn may begin, whichever it is; None: one may."""
+        if self.maintenance.paused:
+            return 'It is paused: resume it, or cancel it.'
+        turns = list(self._turns.values())
+        why = limits.why_not_now(self.maintenance, turns, self._now)
+        if why and limits.is_too_late(self.maintenance, turns, self._now) and not any(one.is_out for one in turns):
+            self.skip_waiting(why)
+        return why or None
+
+    def _begin_next(self, waiting: Sequence[Turn]) -> bool:
+        """Begin the turn that comes next, and return whether to look for a further one."""
+        fleet, turns = self._engine.fleet(self.maintenance), list(self._turns.values())
+        if fleet.trouble and not self.maintenance.despite_trouble:
+            self._will(waits_for=f'{fleet.trouble[0]} No host is begun meanwhile.')
+            return False
+        whys = {
+            turn.host: limits.why_too_many(self.maintenance, turns, fleet.out, fleet.groups, turn) for turn in waiting
+        }
+        allowed = [host for host, why in whys.items() if not why]
+        if not allowed:
+            self._will(waits_for=whys[waiting[0].host])
+            return False
+        step = self._next_step(fleet, waiting, allowed)
+        if not step.fits:
+            return self._wait_for_room(step)
+        turn = self._change(
+            self._turns[step.host],
+            status=_T.DRAINING.value,
+            is_out=True,
+            drain=self._engine.new_uuid(),
+            moves=dict(step.moves),
+            began_at=self._now,
+            seen_at=self._now,
+            reason=None,
+        )
+        self._will(waits_for=None, no_room_since=None)
+        self._commit()
+        self._start(turn)
+        return True
+
+    def _next_step(self, fleet: Fleet, waiting: Sequence[Turn], allowed: Sequence[str]) -> plan.Step:
+        """Return what comes next, as if the guests of the drains in progress were where they are going."""
+        out = {turn.host for turn in self._turns.values() if turn.is_out}
+        in_service = [host for host in fleet.hosts if host.name not in out]
+        going = {guest: to for turn in self._with(_T.DRAINING) for guest, to in turn.moves.items()}
+        guests = [
+            dataclasses.replace(one, host=going.get(one.uuid, one.host)) if one.host in out else one
+            for one in fleet.guests
+        ]
+        # A host that is disabled already may have guests and receives none.
+        leaves_only = [plan.Host(host, {}) for host in {*allowed} - {host.name for host in in_service}]
+        hosts = [*in_service, *leaves_only]
+        names = {host.name for host in hosts}
+        return plan.next_step(
+            hosts,
+            [one for one in guests if one.host in names],
+            [turn.host for turn in waiting if turn.host in names],
+            allowed,
+            plan.Limits(reserve=self.maintenance.reserve),
+            self.maintenance.in_order,
+        )
+
+    def _wait_for_room(self, step: plan.Step) -> bool:
+        """Wait until the other hosts have room for the guests of the next one, or give it up."""
+        why = f'Less than the reserve of {", ".join(step.short)} would be free on the hosts in service.'
+        if step.left:
+            guests = ', '.join(step.left[:_NAMED])
+            why = f'No host has room for {base.count(len(step.left), "guest")} of {step.host}: {guests}.'
+        patience = self.maintenance.wait_for_room
+        if patience is not None and self._passed(self.maintenance.no_room_since, patience):
+            reason = f'{why} This was so for {times.span(patience)}.'
+            self._finish(self._turns[step.host], _T.FAILED, reason)
+            self._will(no_room_since=None)
+            self._commit()
+            self.pause_after_failures()
+            return not self.maintenance.paused
+        self._will(waits_for=why, no_room_since=self.maintenance.no_room_since or self._now)
+        return False
+
+    def _start(self, turn: Turn) -> None:
+        try:
+            self._engine.start(self.maintenance, turn)
+        except Refused as error:
+            self._finish(turn, _T.FAILED, str(error))
+            self._commit()
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """End the maintenance if every turn has ended."""
+        turns = list(self._turns.values())
+        if all(turn.ended for turn in turns):
+            failed, done = self._with(_T.FAILED), self._with(_T.DONE)
+            late = self.maintenance.deadline is not None and self._now >= self.maintenance.deadline
+            status = _S.INCOMPLETE if failed or (late and len(done) < len(turns)) else _S.COMPLETED
+            if self.maintenance.cancel_requested_at is not None:
+                status = _S.CANCELLED
+            message = f'{len(done)} of {base.count(len(turns), "host")} done.{_names(failed)}'
+            self._will(status=status.value, message=message, waits_for=None, ended_at=self._now, paused=False)
+        self._commit()
+
+
+def is_empty(checks: Sequence[Check]) -> bool:
+    """Return whether checks of a host have found nothing."""
+    return not any(check.left for check in checks)
+
+
+def _names(failed: Sequence[Turn]) -> str:
+    if not failed:
+        return ''
+    named = ' '.join(f'{turn.host}: {turn.reason}' for turn in failed[:_NAMED])
+    return f' Failed: {named}' + (f' And {len(failed) - _NAMED} more.' if len(failed) > _NAMED else '')

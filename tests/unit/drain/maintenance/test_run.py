@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The run of a maintenance, and the requests of its users, on a small site."""
+
+import datetime
+
+import pytest
+
+from migrator.drain.maintenance import actions, errors, run
+from migrator.drain.maintenance.turns import LEGAL_MOVES, LEGAL_TURN_MOVES, Maintenance, TurnStatus
+from tests.unit.drain.maintenance import site as sites
+
+
+class Night:
+    """A site with one maintenance, and its users."""
+
+    def __init__(self, hosts=('host1', 'host2'), spares=('spare',), guests=None, room=10, **more):
+        machines = [sites.Machine(name, room, name[0]) for name in (*hosts, *spares)]
+        self.site = sites.Site(machines, {'guest1': ('host1', 4)} if guests is None else guests)
+        self.store = self.site.store
+        settings = {'returned_by': 'restart', 'in_order': True} | more
+        self.store.accept(Maintenance(uuid=sites.UUID, **settings), hosts)
+
+    def go_on(self, seconds=0.0):
+        """Let time pass, look at all of it, and return the status of each host."""
+        self.site.pass_time(seconds)
+        run.advance(self.store, self.site, self.row)
+        return {turn.host: turn.status for turn in self.turns}
+
+    @property
+    def row(self):
+        return self.store.get(sites.UUID)
+
+    @property
+    def turns(self):
+        return self.store.read_turns(sites.UUID)
+
+    def turn(self, host):
+        return next(turn for turn in self.turns if turn.host == host)
+
+    def until_ready(self, host='host1'):
+        for _ in range(9):
+            if self.go_on(10)[host] == 'ready':
+                return self
+        raise AssertionError(self.turn(host))
+
+    def begin(self, host='host1', by='ada'):
+        return actions.begin(self.store, self.site, sites.UUID, host, by).claim
+
+    def done(self, claim, host='host1'):
+        return actions.done(self.store, sites.UUID, host, claim, 'ada')
+
+    def fail(self, claim, host='host1'):
+        return actions.fail(self.store, sites.UUID, host, claim, 'ada', 'no package')
+
+    def skip(self, host, *more):
+        return actions.skip(self.store, sites.UUID, host, 'ada', *more)
+
+    def retry(self, host):
+        return actions.retry(self.store, sites.UUID, host, 'ada')
+
+    def change(self, action):
+        return actions.change(self.store, sites.UUID, action, 'ada')
+
+    def work(self, host):
+        """Have a host worked on, with its return."""
+        self.until_ready(host)
+        self.done(self.begin(host), host)
+        self.site.machines[host].start(self.site.time)
+        return self.go_on(10)
+
+    def is_disabled(self, host):
+        return self.site.machines[host].disabled_by is not None
+
+
+def test_hosts_are_emptied_worked_on_and_used_again_one_after_the_other():
+    night = Night(guests={'guest1': ('host1', 4), 'guest2': ('host2', 4)})
+    assert night.go_on() == {'host1': 'draining', 'host2': 'waiting'}
+    assert (night.is_disabled('host1'), night.is_disabled('host2')) == (True, False)
+    assert night.row.waits_for == 'At most 1 may be out of service: host1 is already.'
+    assert night.work('host1') == {'host1': 'done', 'host2': 'draining'}
+    assert not night.is_disabled('host1')
+    assert night.work('host2') == {'host1': 'done', 'host2': 'done'}
+    assert (night.row.status, night.row.message) == ('completed', '2 of 2 hosts done.')
+    assert night.site.watch.wrong == []
+
+
+def test_plan_says_where_the_guests_go():
+    night = Night()
+    night.go_on()
+    assert night.turn('host1').moves == {'guest1': 'spare'}
+
+
+def test_host_is_claimed_once_and_its_claim_stands_in_the_refusal():
+    night = Night().until_ready()
+    claim = night.begin()
+    with pytest.raises(errors.InvalidTurn, match='working: ada has claimed it'):
+        night.begin(by='bob')
+    for wrong in ('', 'other'):
+        with pytest.raises(errors.InvalidTurn, match=f'name its claim, which is {claim} of ada'):
+            night.done(wrong)
+    assert night.done(claim).status == 'returning'
+    with pytest.raises(errors.InvalidTurn, match='only the work at a host that has begun can end'):
+        night.done(claim)
+
+
+@pytest.mark.parametrize(
+    ('change', 'why'),
+    [
+        (lambda night: night.site.guests.update(late=('host1', 1)), 'guests: late'),
+        (lambda night: setattr(night.site.machines['host2'], 'disabled_by', 'ada'), 'host2 (it is disabled) is'),
+        (lambda night: night.change('pause'), 'paused: resume it first'),
+        (lambda night: night.change('cancel'), 'cancelling: it was cancelled'),
+        (lambda night: night.site.trouble.append('other has died.'), 'other has died'),
+        (lambda night: setattr(night.site.machines['host1'], 'reported', -900.0), 'host1 does not report'),
+    ],
+)
+def test_work_does_not_begin_where_a_check_or_a_limit_forbids_it(change, why):
+    night = Night().until_ready()
+    change(night)
+    with pytest.raises(errors.InvalidTurn) as refused:
+        night.begin()
+    assert why in str(refused.value)
+    assert night.turn('host1').status == 'ready'
+
+
+def test_host_whose_reboot_could_not_be_seen_is_not_worked_on():
+    night = Night(returned_by='reboot').until_ready()
+    reports = night.site.reports
+    night.site.reports = lambda hosts: {
+        host: sites.Report(one.at, True, one.boot) for host, one in reports(hosts).items()
+    }
+    with pytest.raises(errors.InvalidTurn, match='does not report the start of its kernel'):
+        night.begin()
+
+
+def test_claim_that_lapses_is_shown_and_still_ends_the_work():
+    night = Night(work_timeout=3600).until_ready()
+    claim = night.begin()
+    night.go_on(3600)
+    assert night.turn('host1').reason == 'The claim of ada has lapsed after 60 min: end the work.'
+    assert night.done(claim).status == 'returning'
+
+
+def test_host_that_does_not_come_back_stays_disabled_and_the_rest_waits_for_a_user():
+    night = Night(return_timeout=600).until_ready()
+    night.done(night.begin())
+    assert night.go_on(300)['host1'] == 'returning'
+    assert night.go_on(300) == {'host1': 'failed', 'host2': 'waiting'}
+    assert night.is_disabled('host1')
+    assert night.turn('host1').reason == (
+        'It has not come back within 10 min. It waits for a restart of its compute service. It stays disabled.'
+    )
+    assert (night.row.shown_status, night.row.message) == (
+        'paused', '1 host failed: host1. It is paused until it is resumed or cancelled.',
+    )  # fmt: skip
+    # It is still out of service, so that resuming alone does not begin the next host.
+    night.change('resume')
+    assert night.go_on() == {'host1': 'failed', 'host2': 'waiting'}
+    night.skip('host1')
+    assert night.go_on() == {'host1': 'skipped', 'host2': 'draining'}
+    assert not night.is_disabled('host1')
+
+
+def test_host_that_is_forced_down_while_it_returns_is_named_and_does_not_fail():
+    night = Night(return_timeout=600).until_ready()
+    night.done(night.begin())
+    night.site.machines['host1'].forced_down = True
+    assert night.go_on(700)['host1'] == 'returning'
+    assert night.turn('host1').reason == 'It waits for an operator who declares it up: it is forced down.'
+
+
+def test_failed_host_that_an_operator_enables_is_out_of_service_no_more():
+    night = Night().until_ready()
+    night.fail(night.begin())
+    assert night.turn('host1').reason == 'Its work has failed: no package'
+    night.site.machines['host1'].disabled_by = None
+    night.go_on()
+    night.change('resume')
+    assert night.go_on()['host2'] == 'draining'
+
+
+def test_failed_host_is_emptied_and_worked_on_again():
+    night = Night().until_ready()
+    night.fail(night.begin())
+    night.go_on()
+    night.retry('host1')
+    night.change('resume')
+    assert night.work('host1') == {'host1': 'done', 'host2': 'draining'}
+    assert not night.is_disabled('host1')
+
+
+def test_maintenance_that_has_ended_with_failures_goes_on_with_a_retry():
+    night = Night(hosts=('host1',)).until_ready()
+    night.fail(night.begin())
+    night.go_on()
+    assert (night.row.status, night.row.message) == (
+        'incomplete', '0 of 1 host done. Failed: host1: Its work has failed: no package',
+    )  # fmt: skip
+    night.retry('host1')
+    assert night.row.status == 'running'
+    assert night.work('host1') == {'host1': 'done'}
+    assert (night.row.status, night.row.message) == ('completed', '1 of 1 host done.')
+
+
+def test_work_with_nothing_to_do_and_hosts_that_are_skipped():
+    night = Night(hosts=('host1', 'host2', 'host3')).until_ready()
+    night.skip('host3')
+    night.skip('host1', night.begin())
+    # It was not worked on, so it is used again at once.
+    assert night.go_on() == {'host1': 'skipped', 'host2': 'draining', 'host3': 'skipped'}
+    assert not night.is_disabled('host1')
+    with pytest.raises(errors.InvalidTurn, match='wait until it is ready'):
+        night.skip('host2')
+
+
+def test_cancel_ends_what_has_not_begun_and_waits_for_the_work():
+    night = Night(hosts=('host1', 'host2', 'host3', 'host4'), parallel=3, guests={'guest3': ('host3', 4)})
+    night.until_ready('host1')
+    claim = night.begin('host1')
+    night.change('cancel')
+    assert night.go_on(10) == {'host1': 'working', 'host2': 'skipped', 'host3': 'skipped', 'host4': 'skipped'}
+    assert [host for host in night.site.machines if night.is_disabled(host)] == ['host1']
+    night.done(claim)
+    night.site.machines['host1'].start(night.site.time)
+    assert night.go_on(10)['host1'] == 'done'
+    assert (night.row.status, night.row.message) == ('cancelled', '1 of 4 hosts done.')
+
+
+def test_drain_that_leaves_something_fails_its_host_with_what_it_says():
+    night = Night(guests={'guest1': ('host1', 4)})
+    night.site.stuck.add('guest1')
+    night.go_on()
+    assert night.go_on(10)['host1'] == 'failed'
+    assert night.turn('host1').reason == 'Left: guest1.'
+    assert night.row.paused
+
+
+def test_guests_that_are_shut_off_stay_only_if_the_request_says_so():
+    for stopped, status in (('stay', 'ready'), ('move', 'failed')):
+        night = Night(stopped=stopped)
+        night.site.stopped.add('guest1')
+        night.go_on()
+        assert night.go_on(10)['host1'] == status
+    night = Night(stopped='stay')
+    night.site.stopped.add('guest1')
+    night.until_ready()
+    night.site.stopped.clear()  # it was started meanwhile
+    with pytest.raises(errors.InvalidTurn, match='guests: guest1'):
+        night.begin()
+
+
+def test_host_without_room_for_its_guests_waits_and_says_which_and_fails_in_time():
+    night = Night(hosts=('host1',), guests={'big': ('host1', 9), 'other': ('spare', 9)}, wait_for_room=600)
+    assert night.go_on() == {'host1': 'waiting'}
+    assert night.row.waits_for == 'No host has room for 1 guest of host1: big.'
+    assert night.go_on(500) == {'host1': 'waiting'}
+    assert night.go_on(100) == {'host1': 'failed'}
+    assert night.turn('host1').reason == 'No host has room for 1 guest of host1: big. This was so for 10 min.'
+
+
+def test_room_that_comes_in_time_is_used():
+    night = Night(hosts=('host1',), guests={'big': ('host1', 9), 'other': ('spare', 9)}, wait_for_room=600)
+    night.go_on()
+    del night.site.guests['other']
+    assert night.go_on(599) == {'host1': 'draining'}
+    assert (night.row.waits_for, night.row.no_room_since) == (None, None)
+
+
+def test_reserve_is_kept_free_on_the_hosts_in_service():
+    night = Night(reserve={'SIZE': 17})
+    night.go_on()
+    assert night.row.waits_for == 'Less than the reserve of SIZE would be free on the hosts in service.'
+    assert Night(reserve={'SIZE': 16}).go_on()['host1'] == 'draining'
+
+
+def test_guests_that_are_on_their_way_count_where_they_go():
+    guests = {'one': ('host1', 6), 'two': ('host2', 6)}
+    night = Night(parallel=2, guests=guests)
+    assert night.go_on() == {'host1': 'draining', 'host2': 'waiting'}
+    assert night.row.waits_for == 'No host has room for 1 guest of host2: two.'
+
+
+def test_trouble_elsewhere_keeps_hosts_from_being_begun_unless_the_request_says_otherwise():
+    night = Night()
+    night.site.trouble.append('other has died.')
+    assert night.go_on()['host1'] == 'waiting'
+    assert night.row.waits_for == 'other has died. No host is begun meanwhile.'
+    night = Night(despite_trouble=True)
+    night.site.trouble.append('other has died.')
+    assert night.go_on()['host1'] == 'draining'
+
+
+def test_host_that_does_not_report_is_waited_for_and_one_that_was_declared_down_fails():
+    night = Night(guests={f'guest{number}': ('host1', 1) for number in range(9)})
+    night.go_on()
+    one = night.site.machines['host1']
+    one.runs = False
+    night.go_on(70)
+    assert (night.turn('host1').status, night.turn('host1').reason) == ('draining', 'host1 does not report.')
+    one.forced_down = True
+    assert night.go_on()['host1'] == 'failed'
+    assert night.turn('host1').reason == 'host1 was declared down before its work. Evacuate host1.'
+    night.site.pass_time(10)
+    assert [row.status for row in night.site.rows.values()] == ['cancelled']
+
+
+def test_deadline_ends_what_has_not_begun():
+    night = Night(deadline=sites.BEGAN + datetime.timedelta(seconds=100)).until_ready()
+    night.done(night.begin())
+    night.site.machines['host1'].start(night.site.time)
+    assert night.go_on(100) == {'host1': 'done', 'host2': 'skipped'}
+    assert night.row.status == 'incomplete'
+
+
+def test_owner_that_was_replaced_changes_nothing():
+    night = Night()
+    old = night.row
+    night.store.adopt(sites.UUID)
+    with pytest.raises(errors.NotOwnerOfMaintenance):
+        run.advance(night.store, night.site, old)
+    assert {turn.status for turn in night.turns} == {TurnStatus.WAITING}
+    assert night.site.rows == {}
+
+
+def test_unknown_host_and_an_ended_maintenance_are_named():
+    night = Night(hosts=('host1',), guests={})
+    with pytest.raises(errors.InvalidTurn, match=r'nowhere.*name one of its 1 hosts'):
+        night.skip('nowhere')
+    night.skip('host1')
+    night.go_on()
+    with pytest.raises(errors.InvalidTurn, match='it has ended'):
+        night.change('pause')
+
+
+@pytest.mark.parametrize('table', [LEGAL_MOVES, LEGAL_TURN_MOVES])
+def test_tables_have_a_cause_for_each_move_and_no_move_to_where_it_is(table):
+    assert all(old != new and cause for (old, new), cause in table.items())
