@@ -32,6 +32,7 @@ from migrator.db import (
     slots,
 )
 from migrator.db.guests import definitions, differences
+from migrator.db.maintenances.store import Maintenances
 from migrator.db.sql import beginnings, columns, due
 from migrator.db.sql.engine import Engine, OneSession, retried
 from migrator.drain import forecast
@@ -74,6 +75,11 @@ class Database:
         self.actions = actions.Actions(self.engine)
         self.drains = drains.Drains(self.engine)
         self.purge = Purge(self.engine)
+
+    @property
+    def maintenances(self) -> Maintenances:
+        """The maintenances of hosts."""
+        return Maintenances(self.engine)
 
     @property
     def machines(self) -> machines.Machines:

@@ -16,10 +16,11 @@ import sqlalchemy as sa
 
 from migrator.db import machines, models
 from migrator.db.guests import differences
+from migrator.db.maintenances import rows
 from migrator.db.sql import drain_rows
 
 #: The modules with tables. One that was not imported would be missing in the name.
-_WITH_TABLES = (models, drain_rows, machines, differences)
+_WITH_TABLES = (models, drain_rows, machines, differences, rows)
 
 
 def of_the_models() -> str:

@@ -34,3 +34,9 @@ class IllegalMoveOfMaintenance(exception.IllegalMove):
     msg_fmt = (
         '{what} of maintenance {maintenance} cannot go from {old} to {new}: the table of legal moves has no such row.'
     )
+
+
+class HostInMaintenance(exception.Conflict):
+    """A host has another maintenance in progress."""
+
+    msg_fmt = 'Host {host} is in maintenance {maintenance}: wait until that has ended, or cancel it first.'

@@ -68,7 +68,7 @@ class Site:
 
     down_time = DOWN_TIME
 
-    def __init__(self, machines, guests):
+    def __init__(self, machines, guests, make_store=None):
         self.machines = {one.name: one for one in machines}
         #: guest -> its host and its size
         self.guests = dict(guests)
@@ -76,7 +76,7 @@ class Site:
         self.rows = {}
         #: drain -> how often it has found no room for its next guest
         self.tries = {}
-        self.store = Store(self)
+        self.store = (make_store or Store)(self)
         self.watch = Watch(self)
         self.on_call = lambda name: None
         self._numbers = itertools.count(1)
@@ -209,52 +209,53 @@ class Site:
 
 
 class Store:
-    """The rows of maintenances. A write needs the epoch and the newest event that were read."""
+    """The rows of a maintenance. A write needs the epoch and the newest event that were read."""
 
     def __init__(self, site):
         self._site = site
-        self.maintenances = {}
-        self._turns = {}
         self.log = []
+        self._row, self._turns = None, {}
 
     def accept(self, maintenance, hosts):
-        self.maintenances[maintenance.uuid] = maintenance
-        self._turns[maintenance.uuid] = {
-            name: Turn(host=name, position=place, group=self._site.machines[name].group)
-            for place, name in enumerate(hosts, 1)
-        }
-
-    def adopt(self, uuid):
-        """Give a maintenance a new owner, as after the death of the old one."""
-        row = self.maintenances[uuid]
-        self.maintenances[uuid] = row.replace(epoch=row.epoch + 1)
-        return self.maintenances[uuid]
-
-    def get(self, uuid):
-        return self.maintenances[uuid]
-
-    def read_turns(self, uuid):
-        return list(self._turns[uuid].values())
+        machines = self._site.machines
+        turns = [Turn(host=name, position=place, group=machines[name].group) for place, name in enumerate(hosts, 1)]
+        self._insert(maintenance, turns)
 
     def write(self, maintenance, fields, turns, events):
         self._site.on_call('write')
-        known = self.maintenances[maintenance.uuid]
-        if (known.epoch, known.log_seq) != (maintenance.epoch, maintenance.log_seq):
-            raise errors.NotOwnerOfMaintenance(maintenance=maintenance.uuid, epoch=maintenance.epoch)
-        for turn in turns:
-            was = self._turns[maintenance.uuid][turn.host].status
-            if turn.status != was:
-                self._site.watch.changes(maintenance, turn)
-        new = maintenance.replace(**fields, log_seq=maintenance.log_seq + max(1, len(events)))
-        self.maintenances[maintenance.uuid] = new
-        for turn in turns:
-            self._turns[maintenance.uuid][turn.host] = turn
+        before = {turn.host: turn.status for turn in self.read_turns(maintenance.uuid)}
+        new = self._write(maintenance, fields, turns, events)
         self.log += events
+        for turn in turns:
+            if turn.status != before[turn.host]:
+                self._site.watch.changes(new, turn)
         self._site.on_call('written')
         return new
 
     def now(self):
         return BEGAN + datetime.timedelta(seconds=self._site.time)
+
+    # --- where the rows are ------------------------------------------------------------------------------------------
+
+    def _insert(self, maintenance, turns):
+        self._row, self._turns = maintenance, {turn.host: turn for turn in turns}
+
+    def adopt(self, _uuid):
+        """Give the maintenance a new owner, as after the death of the old one."""
+        self._row = self._row.replace(epoch=self._row.epoch + 1)
+
+    def get(self, _uuid):
+        return self._row
+
+    def read_turns(self, _uuid):
+        return list(self._turns.values())
+
+    def _write(self, maintenance, fields, turns, events):
+        if (self._row.epoch, self._row.log_seq) != (maintenance.epoch, maintenance.log_seq):
+            raise errors.NotOwnerOfMaintenance(maintenance=maintenance.uuid, epoch=maintenance.epoch)
+        self._row = maintenance.replace(**fields, log_seq=maintenance.log_seq + max(1, len(events)))
+        self._turns |= {turn.host: turn for turn in turns}
+        return self._row
 
 
 class Watch:
@@ -268,9 +269,6 @@ class Watch:
         self.wrong = []
         #: host -> its kernel and its boot when the work at it began, and when that ended
         self.work = {}
-
-    def _turns(self):
-        return [turn for uuid in self._site.store.maintenances for turn in self._site.store.read_turns(uuid)]
 
     def changes(self, maintenance, turn):
         """A turn gets a new status."""
@@ -300,7 +298,7 @@ class Watch:
 
         It may just have been given up for a drain that is not requested yet, or be back without the row of that.
         """
-        for turn in with_status([one for one in self._turns() if one.host == to], *OUT):
+        for turn in with_status([one for one in self._site.store.read_turns(UUID) if one.host == to], *OUT):
             is_back = turn.status == TurnStatus.RETURNING and (not turn.was_worked_on or self._is_back(turn))
             if not is_back and (turn.status != TurnStatus.DRAINING or turn.drain in self._site.rows):
                 self.wrong.append(f'{guest} goes to {to}, which is out of service: {turn.status}')
@@ -330,7 +328,7 @@ class Watch:
             self.wrong.append(f'{turn.host} is enabled without a sign that it is back')
 
     def _is_back(self, turn):
-        one, (maintenance,) = self._site.machines[turn.host], self._site.store.maintenances.values()
+        one, maintenance = self._site.machines[turn.host], self._site.store.get(UUID)
         kernel, boot, ended = self.work[turn.host]
         settled = one.reported - max(one.since, ended) >= (maintenance.settle or 0)
         shown = {'reboot': one.kernel != kernel, 'restart': one.boot != boot, 'report': settled}
