@@ -54,6 +54,7 @@ class HostInventory:
         self.unresponsive = False
         self._node: ComputeNode | None = None
         self._identity = identity or None
+        self._kernel: str | None = None
 
     def report(
         self,
@@ -74,16 +75,18 @@ class HostInventory:
             guests=list(guests),
             adoptable=list(adoptable),
             identity=self._identity,
+            kernel=self._kernel,
         )
 
     def refresh(self) -> None:
         """Query the driver for the node, and wait for the result.
 
-        The machine stays the same, so its identity is queried until the driver has returned one.
+        The machine and its kernel stay the same, so that each is queried until the driver has returned it.
         """
         if self._identity is None:
-            found = self._driver.get_identity()
-            self._identity = str(found).strip() or None if found is not None else None
+            self._identity = _name(self._driver.get_identity())
+        if self._kernel is None:
+            self._kernel = _name(self._driver.get_kernel())
         self._node = self._driver.get_node().replace(cold_migrations=self._driver.cold_migrations)
 
     def refresh_later(self) -> None:
@@ -131,3 +134,7 @@ class HostInventory:
                 'Hypervisor does not report its inventory: host %(host)s keeps the last one until it does: %(reason)s',
                 {'host': self._host, 'reason': reason},
             )
+
+
+def _name(found: object) -> str | None:
+    return str(found).strip() or None if found is not None else None

@@ -460,7 +460,8 @@ class Migrations:
             if known not in (replaces, report.boot_id):
                 raise exception.BootReplaced(host=report.host, boot_id=report.boot_id, known=known)
             claims = machines.compare(session, report)
-            services.write_report(session, report.host, COMPUTE_BINARY, report.version, report.boot_id, report.limit)
+            more: dict[str, Any] = {'slots': report.limit, 'kernel': report.kernel}
+            services.write_report(session, report.host, COMPUTE_BINARY, report.version, report.boot_id, **more)
             if claims:
                 machines.claim(session, report)
             if isinstance(report.node, ComputeNode):

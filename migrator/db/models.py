@@ -224,6 +224,7 @@ class Service(Times, Base):
     binary: orm.Mapped[str] = orm.mapped_column(columns.Text(64))
     version: orm.Mapped[int] = orm.mapped_column(columns.Whole())
     boot_id: orm.Mapped[str | None] = _uuid()
+    kernel: orm.Mapped[str | None] = orm.mapped_column(columns.Text(64))
     last_seen_up: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     #: When an operator or a conductor declared the service down (:class:`migrator.objects.Service`).
     down_since: orm.Mapped[datetime.datetime | None] = orm.mapped_column()

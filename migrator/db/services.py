@@ -137,14 +137,22 @@ class Services:
             self.write_report(session, host, binary, version, boot_id)
 
     def write_report(
-        self, session: Any, host: str, binary: str, version: int, boot_id: str | None, slots: int | None = None
+        self,
+        session: Any,
+        host: str,
+        binary: str,
+        version: int,
+        boot_id: str | None,
+        slots: int | None = None,
+        **of_boot: Any,
     ) -> None:
         """Write the report of a service within an open transaction.
 
         :param slots: the number of live migrations that may leave the host at once; None: the stored one stays.
+        :param of_boot: further columns, whose old values are of an earlier boot.
         """
         values = {'version': version, 'slots': slots, 'boot_id': boot_id}
-        values = {name: value for name, value in values.items() if value is not None}
+        values = {name: value for name, value in values.items() if value is not None} | of_boot
         if not session.execute(_REPORT, {'of': host, 'kind': binary, **values}).rowcount:
             uuid = self._threads.new_uuid()
             session.execute(_FIRST_REPORT, {'uuid': uuid, 'host': host, 'binary': binary, **values})

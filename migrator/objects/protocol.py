@@ -277,6 +277,7 @@ class HostReport(base.Versioned):
     :ivar guests: every guest that the driver knows; only at start.
     :ivar adoptable: the guests that the conductor adopts if the database does not know them; each is an instance.
     :ivar identity: what distinguishes the machine from every other one; None: its driver knows nothing like that.
+    :ivar kernel: what distinguishes this start of its kernel from every other one; None: likewise.
     """
 
     host: str
@@ -287,6 +288,7 @@ class HostReport(base.Versioned):
     guests: list[Guest] = dataclasses.field(default_factory=list)
     adoptable: list[base.Versioned] = dataclasses.field(default_factory=list)
     identity: str | None = None
+    kernel: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,7 @@ class Service(base.Versioned):
     :ivar down_since: when an operator forced a compute service down, or a conductor declared it down: the service had
         not reported for ``service_down_time``, while the conductor's messages to itself came through the broker. None:
         it has reported since. So a host keeps its state while the broker or every conductor is away.
+    :ivar kernel: the start of the kernel that the registered boot of a compute service has reported; None: it has not.
     :ivar identity: the identity of the machine that has the name of this compute host; None: none was reported.
     :ivar refused_at: when a machine was last refused because of this one; None: not since this host has registered.
     :ivar refused_host: the name of that machine: that of this host, or another one under which this machine came.
@@ -47,6 +48,7 @@ class Service(base.Versioned):
     binary: str = COMPUTE_BINARY
     version: int = CURRENT_VERSION
     boot_id: str | None = None
+    kernel: str | None = None
     last_seen_up: datetime.datetime | None = None
     down_since: datetime.datetime | None = None
     disabled: bool = False

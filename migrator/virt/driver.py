@@ -90,6 +90,15 @@ class Reporting:
         """
         return None
 
+    def get_kernel(self) -> str | None:
+        """Return what distinguishes this start of the host's kernel from every other one.
+
+        On Linux that is its boot_id. The compute service asks once, at its start. It shows that a host was rebooted.
+
+        :returns: None if this driver does not know it.
+        """
+        return None
+
     def get_diagnostics(self, instance: Instance) -> dict[str, Any] | None:
         """Return what the hypervisor has counted for a guest that runs here.
 

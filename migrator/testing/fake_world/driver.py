@@ -77,6 +77,7 @@ class FakeWorldDriver(driver.ComputeDriver):
     init_host = _forwarded('init_host')
     get_node = _forwarded('get_node')
     get_identity = _forwarded('get_identity')
+    get_kernel = _forwarded('get_kernel')
     list_guests = _forwarded('list_guests')
     get_guest = _forwarded('get_guest')
     get_instance = _forwarded('get_instance')

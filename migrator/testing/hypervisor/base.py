@@ -95,6 +95,10 @@ class HostDriver(driver.ComputeDriver):
         """Return the identity of the simulated machine; see :meth:`driver.ComputeDriver.get_identity`."""
         return self.hypervisor.identity
 
+    def get_kernel(self) -> str | None:
+        """Return the identity of the present start of the host; see :meth:`driver.ComputeDriver.get_kernel`."""
+        return self.hypervisor.kernel
+
     @phase
     def list_guests(self) -> list[protocol.Guest]:
         """Return every guest; see :meth:`driver.ComputeDriver.list_guests`."""

@@ -174,6 +174,8 @@ class FakeWorld:
         self.violations: list[str] = []
         self.acts = acts.Acts()
         self.connects: collections.Counter[str] = collections.Counter()
+        #: The identity of a machine -> how often its power was restored.
+        self.restarts: collections.Counter[str] = collections.Counter()
         self.machines: dict[str, list[FakeHypervisor]] = collections.defaultdict(list)
         #: (host, instance) -> the start of an evacuated guest that was requested and has not ended.
         self.starts: dict[tuple[str, str], PendingStart] = {}
@@ -303,6 +305,11 @@ class FakeHypervisor:
         """The identity of the machine. A further machine of the same name in one world has another."""
         return str(uuid5(_MACHINES, f'{self.host} {self.world.machines[self.host].index(self)}'))
 
+    @property
+    def kernel(self) -> str:
+        """What distinguishes this start of the host from every other one."""
+        return str(uuid5(_MACHINES, f'{self.identity} {self.world.restarts[self.identity]}'))
+
     # --- actions of a test or of a guest's user ----------------------------------------------------------------------
 
     def spawn(self, instance: Instance, dirty_rate: float = 0.0) -> FakeGuest:
@@ -388,6 +395,7 @@ class FakeHypervisor:
         The guests stay shut off.
         """
         self.powered = True
+        self.world.restarts[self.identity] += 1
 
     def residue(self, instance_uuid: str) -> list[str]:
         """Return the names of everything that is here of a guest, sorted; [] if nothing is left."""

@@ -24,6 +24,9 @@ from migrator.virt.libvirt.host import host_uuid, node_of
 
 LOG = logging.getLogger(__name__)
 
+#: A random uuid that Linux makes at its start.
+_KERNEL = pathlib.Path('/proc/sys/kernel/random/boot_id')
+
 P = ParamSpec('P')
 S = TypeVar('S', bound='HostDriver')
 T = TypeVar('T')
@@ -89,6 +92,13 @@ class HostDriver(driver.ComputeDriver):
         libvirt refuses a migration between two hosts that have the same.
         """
         return self.connection.call('get_identity', lambda connection: host_uuid(connection.getCapabilities())) or None
+
+    def get_kernel(self) -> str | None:
+        """Return Linux's identifier of its start; see :meth:`driver.ComputeDriver.get_kernel`."""
+        try:
+            return _KERNEL.read_text(encoding='ascii').strip() or None
+        except OSError:
+            return None
 
     def list_guests(self) -> list[protocol.Guest]:
         """Return every guest; see :meth:`driver.ComputeDriver.list_guests`."""

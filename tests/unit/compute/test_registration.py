@@ -105,6 +105,17 @@ def test_report_has_the_identity_of_the_driver_or_the_one_that_is_given(scene: S
     assert given.registration.inventory.report().identity == 'a half of alpha'
 
 
+def test_report_has_the_start_of_the_kernel_which_another_start_of_the_host_changes(scene: Scene) -> None:
+    host = scene.host()
+    before = host.events.started[0].kernel
+    assert before == scene.alpha.kernel is not None
+    scene.alpha.power_off()
+    scene.alpha.power_on()
+    again = manager.ComputeManager(host.conf, 'alpha', host.driver, host.process, host.events, host.wire)
+    again.init_host()
+    assert again.registration.inventory.report().kernel not in (before, None)
+
+
 @pytest.mark.parametrize('query', ['list_guests', 'get_definitions', 'get_diagnostics', 'get_host_uptime'])
 def test_host_reports_nothing_of_its_guests_before_it_is_registered(scene: Scene, query: str) -> None:
     """They may not be those of the host of its name."""

@@ -13,6 +13,7 @@ from migrator import exception
 from migrator.db import models
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Write
+from migrator.objects import protocol
 from tests import work
 from tests.unit.db import conftest
 
@@ -28,6 +29,14 @@ class TestReports:
         second = scene.database.services.get_compute('host1')
         assert (second.id, second.uuid, second.version, second.boot_id) == (first.id, first.uuid, 5, 'boot')
         assert second.last_seen_up - first.last_seen_up == datetime.timedelta(seconds=10)
+
+    def test_boot_has_its_own_kernel_and_one_that_reports_none_has_none(self, scene: Scene) -> None:
+        services, before = scene.database.services, None
+        for boot, kernel in (('first', 'old'), ('second', 'new'), ('third', None)):
+            report = protocol.HostReport(host='host1', boot_id=boot, version=4, kernel=kernel)
+            scene.database.migrations.begin_boot(report, services, before)
+            assert services.get_compute('host1').kernel == kernel
+            before = boot
 
     def test_a_note_that_providers_are_placed_is_written_again_after_a_deadlock(self, scene: Scene) -> None:
         scene.host('host1')

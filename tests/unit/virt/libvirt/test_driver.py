@@ -446,6 +446,14 @@ def test_identity_is_the_uuid_of_the_host_that_libvirt_reports(driver, monkeypat
     assert driver.get_identity() == identity
 
 
+def test_kernel_is_what_linux_calls_its_start_and_unknown_without_it(driver, monkeypatch, tmp_path):
+    start = tmp_path / 'boot_id'
+    monkeypatch.setattr(base, '_KERNEL', start)
+    assert driver.get_kernel() is None
+    start.write_text('0b5b9a5e-3f1a-4c57-8f5e-0f3b6a1d7c11\n')
+    assert driver.get_kernel() == '0b5b9a5e-3f1a-4c57-8f5e-0f3b6a1d7c11'
+
+
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
