@@ -48,7 +48,7 @@ OWNED_BY = Prepared(sa.select(_T.c.uuid).where(_IN_PROGRESS, _T.c.owner == sa.bi
 ORPHANS = Prepared(sa.select(_T.c.id).where(_IN_PROGRESS, _WITHOUT_OWNER).limit(1))
 _ONE = Prepared(sa.select(_T).where(_T.c.uuid == sa.bindparam('of')))
 _HINTS = Prepared(
-    sa.select(_T.c.destinations, _P.c.tried)
+    sa.select(_T.c.destinations, _T.c.planned, _P.c.tried)
     .where(_T.c.uuid == sa.bindparam('of'))
     .outerjoin(_P, sa.and_(_P.c.drain == _T.c.uuid, _P.c.instance_uuid == sa.bindparam('guest')))
 )
@@ -367,7 +367,10 @@ class Drains:
         """Return the hosts that a drain allows or avoids as the destination of one of its guests."""
         with self._engine.reader() as session:
             row = session.execute(_HINTS, {'of': uuid, 'guest': instance_uuid}).one_or_none()
-        return Hints(None, ()) if row is None else Hints(row.destinations, row.tried or ())
+        if row is None:
+            return Hints(None, ())
+        planned, tried = (row.planned or {}).get(instance_uuid), row.tried or ()
+        return Hints(row.destinations, tried, None if planned in tried else planned)
 
     def now(self) -> datetime.datetime:
         """Return the database's time."""

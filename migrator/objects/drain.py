@@ -179,6 +179,7 @@ class Drain(base.Versioned):
     :ivar parallel: the greatest number of its migrations at a time; None: the bounds of the site.
     :ivar max_attempts: the greatest number of migrations of one guest.
     :ivar destinations: the hosts that may receive its guests; None: any.
+    :ivar planned: guest -> the host that comes first as its destination, for a drain of a maintenance.
     :ivar deadline: when it stops requesting migrations.
     :ivar include_stopped: whether it also moves the guests that are shut off, by cold migrations.
     :ivar spread: whether it names each destination to a stock Nova. Its scheduler chooses them otherwise.
@@ -207,6 +208,7 @@ class Drain(base.Versioned):
     parallel: int | None = None
     max_attempts: int = 3
     destinations: list[str] | None = None
+    planned: dict[str, str] | None = None
     deadline: datetime.datetime | None = None
     include_stopped: bool = False
     spread: bool = False
@@ -281,11 +283,13 @@ class Hints:
     """The hosts that a drain allows or avoids as the destination of one of its guests.
 
     :ivar only: the hosts that may receive it; None: any.
+    :ivar first: the host that a plan has given it, which comes first; None: none, or it has failed there.
     :ivar later: the hosts where it has failed. Any other candidate comes first.
     """
 
     only: Sequence[str] | None
     later: Sequence[str]
+    first: str | None = None
 
 
 def check_priorities(drain: Drain, guests: Collection[str]) -> None:

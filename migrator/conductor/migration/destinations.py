@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from migrator import exception
@@ -215,16 +215,20 @@ class _Choice:
         """
         services, spec, allowance, hints = self.database.services, self.spec, self.spec.allowance, self.spec.hints
         inbound = services.inbound() if len(found.hosts) > 1 else {}
-        order, full = found.in_order(inbound), list[str]()
+        planned = hints.first if hints is not None else None
+        order, full = self._in_order(found, inbound, planned), list[str]()
         later: list[tuple[Place, allocation_state.Allocations]] = []
         # The first page nearly always has a usable host, so a choice reads as much among many hosts as among few.
         while page := list(itertools.islice(order, PAGE)):
             places = [named] if named else services.places(spec.migration.instance_uuid, uuids=page)
-            for place in sorted(places, key=lambda place: (inbound.get(place.host, (0, 0)), place.host)):
+            for place in sorted(places, key=lambda one: (one.host != planned, inbound.get(one.host, (0, 0)), one.host)):
                 there = found.by_root.get(place.uuid)
                 if not there or place.host in spec.tried or self._why_not(place) is not None:
                     continue
                 if allowance is not None and not allowance.has_slot(place.host):
+                    if place.host == planned:
+                        # Elsewhere it might take the room that another one was planned to have.
+                        allowance.check(place.host)
                     full.append(place.host)
                 elif place.host == spec.migration.source_compute or (hints is not None and place.host in hints.later):
                     later.append((place, there[0].allocations))
@@ -239,6 +243,13 @@ class _Choice:
                 what=f'an inbound slot at one of {len(full)} hosts', candidates=tuple(full), hosts=()
             )
         return None
+
+    @staticmethod
+    def _in_order(found: Candidates, inbound: Mapping[str, tuple[int, int]], planned: str | None) -> Iterator[str]:
+        """Return the root providers of a list in their order, that of the planned host first."""
+        roots = [root for host, root in found.hosts if planned is not None and host == planned]
+        yield from roots
+        yield from (root for root in found.in_order(inbound) if root not in roots)
 
     def _why_not(self, place: Place) -> str | None:
         """Return why a host is no destination of this migration, or None if it is one."""

@@ -38,6 +38,7 @@ class DrainRow(models.Times, models.Base):
     parallel: orm.Mapped[int | None] = orm.mapped_column(Whole())
     max_attempts: orm.Mapped[int] = orm.mapped_column(Whole())
     destinations: orm.Mapped[list[Any] | None] = orm.mapped_column(Json())
+    planned: orm.Mapped[dict[str, Any] | None] = orm.mapped_column(Json())
     deadline: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     include_stopped: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     spread: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
