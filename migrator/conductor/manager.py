@@ -19,6 +19,7 @@ from migrator.conductor.audit import OperatorCalls
 from migrator.conductor.compute_client import Hosts
 from migrator.conductor.drains.periodic import DrainCalls, Drains, Mover, own_mover
 from migrator.conductor.guests import differences
+from migrator.conductor.maintenances.periodic import Maintenances
 from migrator.conductor.migration.context import Options, Tools
 from migrator.conductor.notifications.periodic import Notifications, Send
 from migrator.conductor.runner import Runner
@@ -104,7 +105,10 @@ class ConductorManager(DrainCalls, registry.HostCalls, OperatorCalls):
         self.runner = Runner(threads, pool, lambda subject: every[subject.row.task], reload)
         self.tools.hosts.on_free = self.runner.wake
         own = own_mover(self.tools, self.adopt, lambda uuid: self.wake(admin_context(), uuid))
-        super().__init__(Drains(self.tools, mover or own, self._poll_pool))
+        super().__init__(
+            Drains(self.tools, mover or own, self._poll_pool),
+            Maintenances(self.tools, (mover or own).engine, self._poll_pool),
+        )
         #: When the lease was last renewed (monotonic seconds).
         self._renewed_at = threads.clock.monotonic()
         # While it is cut off from the database, another conductor shows its migrations as its own.
@@ -169,7 +173,7 @@ class ConductorManager(DrainCalls, registry.HostCalls, OperatorCalls):
         self._every(lambda: conf.sweep_interval, self._sweep, 'sweep')
         self._every(
             lambda: conf.poll_interval / 2,
-            lambda: periodics.poll(self.tools, self.runner, self._poll_pool, self.drains.poll),
+            lambda: periodics.poll(self.tools, self.runner, self._poll_pool, self._poll_drains),
             'poll',
         )
         for name, (interval, look) in self._watches.items():
@@ -194,9 +198,14 @@ class ConductorManager(DrainCalls, registry.HostCalls, OperatorCalls):
             return
         due = periodics.sweep(self.tools, self.runner, self._poll_pool, self.metrics.count_cleanups, self.adopt)
         self.drains.sweep(due)
+        self.maintenances.sweep(due)
         # Also in a cloud at rest, so that a process without threads is noticed.
         if not self._adopt_pool.running and not self._adopt_pool.waiting:
             self._adopt_pool.submit(registry.write_all_providers, self.tools.database, self.tools.placement)
+
+    def _poll_drains(self) -> None:
+        self.drains.poll()
+        self.maintenances.poll()
 
     def _renew(self) -> None:
         """Renew the lease, or begin a new boot if the lease has expired.

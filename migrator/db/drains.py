@@ -19,6 +19,7 @@ from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception
 from migrator.db import models
+from migrator.db.maintenances import turns
 from migrator.db.sql import columns, drain_rows
 from migrator.db.sql.drain_rows import DRAINS, LOG, MEMBERS, MEMBERS_OF, RUNS
 from migrator.db.sql.engine import Engine, retried
@@ -132,6 +133,7 @@ class Drains:
         has_service: bool = True,
         events: Sequence[tuple[str, Mapping[str, Any]]] = (),
         moved: Sequence[Member] = (),
+        turn: tuple[str, str] | None = None,
     ) -> None:
         """Insert a drain and disable its host as a destination, in one transaction before the 202.
 
@@ -139,14 +141,17 @@ class Drains:
             host when the drain begins.
         :param events: the first entries of its log, after that of its status.
         :param moved: the guests that an earlier drain has moved, which a restore of this one brings back too.
+        :param turn: the maintenance of a host, and the host, whose turn is ``draining`` by this drain.
         :raises migrator.exception.DrainInProgress: the host has a drain in progress.
         :raises migrator.exception.ComputeHostNotFound: the host has no compute service.
+        :raises migrator.exception.Conflict: the host is in a maintenance, and not ``draining`` by this drain.
         """
         values = models.values_of(drain)
         here = (_S.c.host == drain.host, _S.c.binary == COMPUTE_BINARY)
         try:
             with self._engine.writer() as session:
                 disables = False
+                turns.refuse_unless_due(session, drain, turn)
                 if has_service:
                     query = sa.select(_S.c.disabled, _S.c.disabled_reason).where(*here).with_for_update()
                     known = session.execute(query).one_or_none()
@@ -213,6 +218,7 @@ class Drains:
         :raises migrator.exception.InvalidDrainState: the drain has ended. For a restore: it has not ended, or no guest
             is left to bring back.
         :raises migrator.exception.DrainInProgress: the host has another drain in progress.
+        :raises migrator.exception.Conflict: of a restore: the host is in a maintenance.
         """
         host = ''
         try:
@@ -235,6 +241,7 @@ class Drains:
                     values['cancel_running'] = running
                 elif action == 'restore':
                     self._refuse_retried(session, drain.host, drain.uuid, 'restore')
+                    turns.refuse_unless_due(session, drain, None)
                     check_drain_move(drain, DrainStatus.ACCEPTED)
                     disables = self._take_over_disabling(session, drain, reason)
                     drain_rows.keep_run(session, drain)

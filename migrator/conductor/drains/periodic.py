@@ -18,12 +18,15 @@ from oslo_log import log as logging
 from migrator import exception, executors
 from migrator.conductor.drains import plan
 from migrator.conductor.drains.engine import ConductorEngine
+from migrator.conductor.maintenances.periodic import Maintenances
 from migrator.conductor.migration.context import Tools
 from migrator.context import RequestContext
 from migrator.db.slots import Bounds
 from migrator.db.sql.due import Due
 from migrator.drain.attempt import attempt
 from migrator.drain.engine import Engine
+from migrator.drain.maintenance import actions
+from migrator.drain.maintenance.turns import Turn
 from migrator.objects.drain import Drain
 from migrator.rpc import expose
 
@@ -31,13 +34,15 @@ LOG = logging.getLogger(__name__)
 
 
 class DrainCalls:
-    """The calls of the API that concern drains.
+    """The calls of the API that concern drains and maintenances.
 
     :param drains: the drains of this conductor.
+    :param maintenances: its maintenances.
     """
 
-    def __init__(self, drains: Drains) -> None:
+    def __init__(self, drains: Drains, maintenances: Maintenances) -> None:
         self.drains = drains
+        self.maintenances = maintenances
 
     @expose
     def wake_drains(self, context: RequestContext) -> None:
@@ -48,6 +53,12 @@ class DrainCalls:
     def plan_drain(self, context: RequestContext, drain: Drain) -> dict[str, Any]:
         """Return the plan of a drain; see :func:`migrator.conductor.drains.plan.plan`."""
         return self.drains.mover.plan(drain)
+
+    @expose
+    def begin_turn(self, context: RequestContext, maintenance: str, host: str) -> Turn:
+        """Claim a host that is ready for its work; see :func:`migrator.drain.maintenance.actions.begin`."""
+        found = self.maintenances
+        return actions.begin(found.store, found.engine, maintenance, host, context.user_id)
 
 
 @dataclasses.dataclass(frozen=True)

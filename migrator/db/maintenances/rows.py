@@ -13,6 +13,7 @@ from sqlalchemy import orm
 from migrator.db import models
 from migrator.db.sql import columns
 from migrator.db.sql.columns import Json, Text, Whole
+from migrator.objects.drain import LONGEST_ERROR
 
 
 class MaintenanceRow(models.Times, models.Base):
@@ -52,6 +53,7 @@ class MaintenanceRow(models.Times, models.Base):
     #: The ``seq`` of the newest event of the log.
     log_seq: orm.Mapped[int] = orm.mapped_column()
     waits_for: orm.Mapped[str | None] = orm.mapped_column(Text())
+    wait_error: orm.Mapped[str | None] = orm.mapped_column(Text(LONGEST_ERROR))
     message: orm.Mapped[str | None] = orm.mapped_column(Text())
     ended_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
 

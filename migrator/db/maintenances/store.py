@@ -30,8 +30,8 @@ _IN_PROGRESS = _T.c.ended_at.is_(None)
 _WITHOUT_OWNER = sa.or_(_T.c.owner.is_(None), ~models.alive(_T.c.owner))
 _ONE = Prepared(sa.select(_T).where(_T.c.uuid == sa.bindparam('of')))
 _TURNS_OF = Prepared(sa.select(_H).where(_H.c.maintenance == sa.bindparam('of')).order_by(_H.c.position, _H.c.host))
-_OWNED_BY = Prepared(sa.select(_T.c.uuid).where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me')).order_by(_T.c.id))
-_ORPHANS = Prepared(sa.select(_T.c.id).where(_IN_PROGRESS, _WITHOUT_OWNER).limit(1))
+OWNED_BY = Prepared(sa.select(_T.c.uuid).where(_IN_PROGRESS, _T.c.owner == sa.bindparam('me')).order_by(_T.c.id))
+ORPHANS = Prepared(sa.select(_T.c.id).where(_IN_PROGRESS, _WITHOUT_OWNER).limit(1))
 _ADOPT = Prepared(
     sa.update(_T).where(_IN_PROGRESS, _WITHOUT_OWNER).values(owner=sa.bindparam('me'), epoch=_T.c.epoch + 1)
 )
@@ -125,12 +125,12 @@ class Maintenances:
     def owned_by(self, owner: str) -> builtins.list[str]:
         """Return the uuids of an owner's maintenances in progress, the oldest first."""
         with self._engine.reader() as session:
-            return builtins.list(session.execute(_OWNED_BY, {'me': owner}).scalars())
+            return builtins.list(session.execute(OWNED_BY, {'me': owner}).scalars())
 
     def has_orphans(self) -> bool:
         """Return whether a maintenance in progress has no living owner."""
         with self._engine.reader() as session:
-            return session.execute(_ORPHANS).scalar() is not None
+            return session.execute(ORPHANS).scalar() is not None
 
     @retried
     def adopt(self, owner: str) -> int:

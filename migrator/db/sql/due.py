@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from migrator.db import cleanups, conductors, drains, migrations, services
 from migrator.db.guests import definitions
+from migrator.db.maintenances import store
 from migrator.db.sql.engine import Engine
 from migrator.db.sql.statements import Prepared
 
@@ -26,6 +27,8 @@ class Due(NamedTuple):
     :ivar outdated: :meth:`migrator.db.guests.definitions.Definitions.outdated`
     :ivar drains: :meth:`migrator.db.drains.Drains.owned_by`
     :ivar drain_orphans: :meth:`migrator.db.drains.Drains.has_orphans`
+    :ivar maintenances: :meth:`migrator.db.maintenances.store.Maintenances.owned_by`
+    :ivar maintenance_orphans: :meth:`migrator.db.maintenances.store.Maintenances.has_orphans`
     """
 
     orphans: bool
@@ -36,6 +39,8 @@ class Due(NamedTuple):
     outdated: bool
     drains: bool
     drain_orphans: bool
+    maintenances: bool
+    maintenance_orphans: bool
 
 
 def read(engine: Engine, owner: str, kept: float) -> Due:
@@ -59,6 +64,8 @@ def _due() -> Prepared:
         'outdated': definitions.query_of_outdated(),
         'drains': drains.OWNED_BY,
         'drain_orphans': drains.ORPHANS,
+        'maintenances': store.OWNED_BY,
+        'maintenance_orphans': store.ORPHANS,
     }
     queries = [reads[name].statement.order_by(None).limit(None) for name in Due._fields]
     return Prepared(sa.select(*(query.exists() for query in queries)))

@@ -38,11 +38,11 @@ class Engine(Protocol):
     """The control plane that drains the hosts.
 
     Each method may raise :class:`migrator.exception.ServiceUnreachable`. The maintenance then repeats its step later.
-
-    :ivar down_time: the seconds after which a compute service that does not report is down.
     """
 
-    down_time: float
+    @property
+    def down_time(self) -> float:
+        """The seconds after which a compute service that does not report is down."""
 
     def reports(self, hosts: Sequence[str]) -> Mapping[str, Report]:
         """Return host -> what its compute service has reported last; a host without one is left out."""

@@ -83,6 +83,8 @@ class _Run:
         self._change(turn, status=status.value, reason=reason, ended_at=self._now, **values)
 
     def _will(self, **fields: Any) -> None:
+        if 'waits_for' in fields:
+            fields['wait_error'] = None
         for name, value in fields.items():
             if getattr(self.maintenance, name) != value:
                 self._fields[name] = value
@@ -244,7 +246,13 @@ class _Run:
 
     def _begin_next(self, waiting: Sequence[Turn]) -> bool:
         """Begin the turn that comes next, and return whether to look for a further one."""
-        fleet, turns = self._engine.fleet(self.maintenance), list(self._turns.values())
+        turns = list(self._turns.values())
+        ours = [limits.why_too_many(self.maintenance, turns, {}, {}, turn) for turn in waiting]
+        if all(ours):
+            # Without a look at all hosts and guests.
+            self._will(waits_for=ours[0])
+            return False
+        fleet = self._engine.fleet(self.maintenance)
         if fleet.trouble and not self.maintenance.despite_trouble:
             self._will(waits_for=f'{fleet.trouble[0]} No host is begun meanwhile.')
             return False

@@ -169,6 +169,7 @@ class Maintenance(base.Versioned):
     :ivar forgiven: how many failed turns a user has accepted by resuming it.
     :ivar no_room_since: since when the hosts that wait have no room for their guests.
     :ivar log_seq: the ``seq`` of the newest event of its log.
+    :ivar wait_error: the error for which it waits, for its owner to know it again; None: it waits for none.
     """
 
     uuid: str
@@ -200,6 +201,7 @@ class Maintenance(base.Versioned):
     epoch: int = 0
     log_seq: int = 0
     waits_for: str | None = None
+    wait_error: str | None = None
     message: str | None = None
     created_at: datetime.datetime | None = None
     ended_at: datetime.datetime | None = None

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The engine of maintenances that drains hosts by this control plane."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from migrator import context, exception
+from migrator.conductor.migration.context import Tools
+from migrator.drain.engine import Check, Engine, Obstacle, ObstacleKind, Refused
+from migrator.drain.maintenance import errors
+from migrator.drain.maintenance.engine import Fleet
+from migrator.drain.maintenance.plan import Guest, Host
+from migrator.drain.maintenance.returned import Report
+from migrator.drain.maintenance.turns import Maintenance, Stopped, Turn
+from migrator.objects import COMPUTE_BINARY, ComputeNode, MigrationType, Service, protocol
+from migrator.objects.drain import Drain
+
+#: Seconds to wait until a host has listed its guests.
+_TIMEOUT = 10.0
+_WAITS = 'The maintenance tries again by itself.'
+
+
+class MaintenanceEngine:
+    """The :class:`migrator.drain.maintenance.engine.Engine` of a conductor.
+
+    :param drains: what moves the guests of its drains.
+    """
+
+    def __init__(self, tools: Tools, drains: Engine) -> None:
+        self._tools = tools
+        self._drains = drains
+
+    @property
+    def down_time(self) -> float:
+        """The seconds after which a compute service that does not report is down."""
+        return self._tools.options.service_down_time
+
+    def new_uuid(self) -> str:
+        """Return a new uuid, of a drain or a claim."""
+        return self._tools.threads.new_uuid()
+
+    # --- what is so --------------------------------------------------------------------------------------------------
+
+    def reports(self, hosts: Sequence[str]) -> dict[str, Report]:
+        """Return host -> what its compute service has reported last; a host without one is left out."""
+        found = self._tools.database.services.list(COMPUTE_BINARY, [*hosts])
+        return {one.host: _report(one) for one in found}
+
+    def drains(self, uuids: Sequence[str]) -> dict[str, Drain]:
+        """Return the drains with these uuids, without those that the database does not have."""
+        found = {}
+        for uuid in uuids:
+            with contextlib.suppress(exception.DrainNotFound):
+                found[uuid] = self._tools.database.drains.get(uuid)
+        return found
+
+    def fleet(self, maintenance: Maintenance) -> Fleet:
+        """Return the hosts and guests as they are now."""
+        database = self._tools.database
+        ours = {turn.host for turn in database.maintenances.read_turns(maintenance.uuid) if turn.is_out}
+        services = {one.host: one for one in database.services.list(COMPUTE_BINARY)}
+        out = {host: why for host, one in services.items() if host not in ours and (why := _why_out(one))}
+        hosts = [
+            Host(node.host, _capacity(node))
+            for node in database.services.list_nodes()
+            if node.host in services and node.host not in out
+        ]
+        guests = [
+            Guest(one.uuid, one.host, one.flavor.request.total, _allowed(maintenance))
+            for one in database.instances.list()
+        ]
+        return Fleet(hosts, guests, out, {}, self._trouble(maintenance, services.values()))
+
+    def _trouble(self, maintenance: Maintenance, services: Any) -> list[str]:
+        database = self._tools.database
+        mine = {turn.host for turn in database.maintenances.read_turns(maintenance.uuid)}
+        since = maintenance.created_at
+        # A host that was down before is known to the user who has requested this, and counts in the limits.
+        dead = [
+            one.host
+            for one in services
+            if one.host not in mine and one.down_since is not None and since is not None and one.down_since > since
+        ]
+        found = [f'Host {host} is down, and is no host of this maintenance.' for host in sorted(dead)]
+        evacuations = database.migrations.list({'migration_type': MigrationType.EVACUATION.value}, in_progress=True)
+        hosts = sorted({row.source_compute for row in evacuations})
+        return found + [f'Host {host} is being evacuated.' for host in hosts]
+
+    def left(self, maintenance: Maintenance, turn: Turn) -> list[Check]:
+        """Check whether a host is empty.
+
+        If guests that are shut off stay, only what runs or migrates counts.
+        """
+        if maintenance.stopped != Stopped.STAY:
+            return [*self._drains.check_empty(turn.host)]
+        moving = self._tools.database.migrations.list({'host': turn.host}, in_progress=True)
+        return [
+            Check('guests that are not shut off', self._running(turn.host)),
+            Check('migrations', [f'{row.uuid} of {row.instance_uuid}' for row in moving]),
+        ]
+
+    def _running(self, host: str) -> list[str]:
+        try:
+            found = self._tools.hosts.api.list_guests(context.admin_context(), host, _TIMEOUT)
+        except (exception.RPCTimeout, exception.RemoteError) as error:
+            return [f'not known, because host {host} did not list them: {exception.message_of(error)}']
+        off = (protocol.GuestState.ABSENT, protocol.GuestState.SHUTDOWN)
+        return [f'{one.instance_uuid} ({one.state})' for one in found if one.state not in off]
+
+    # --- what is done ------------------------------------------------------------------------------------------------
+
+    def start(self, maintenance: Maintenance, turn: Turn) -> None:
+        """Accept the drain of a turn, unless it was accepted before or is not needed any more.
+
+        :raises migrator.drain.engine.Refused: the host cannot be drained now, and nothing was changed.
+        """
+        assert turn.drain is not None
+        drain = Drain(
+            uuid=turn.drain,
+            host=turn.host,
+            reason=maintenance.reason,
+            planned=dict(turn.moves),
+            requested_by=maintenance.requested_by,
+            project_id=maintenance.project_id,
+            **{'include_stopped': maintenance.stopped == Stopped.MOVE, **maintenance.of_drains},
+        )
+        try:
+            self._tools.database.drains.accept(drain, turn=(maintenance.uuid, turn.host))
+        except errors.HostInMaintenance:
+            pass  # the turn has another status by now
+        except (exception.DrainInProgress, exception.ComputeHostNotFound) as error:
+            if not self.drains([turn.drain]):
+                raise Refused(Obstacle(ObstacleKind.BUSY, error.message, '')) from None
+
+    def cancel(self, turn: Turn) -> None:
+        """Request the cancel of a turn's drain. One that has ended stays as it is."""
+        assert turn.drain is not None
+        with contextlib.suppress(exception.InvalidDrainState, exception.DrainNotFound):
+            self._tools.database.drains.request(turn.drain, 'cancel', None)
+
+    def enable(self, turn: Turn) -> None:
+        """Enable a host that this turn's drain has disabled, unless it is disabled for another reason by now."""
+        for drain in self.drains([turn.drain] if turn.drain else []).values():
+            self._tools.database.drains.enable_host(drain)
+
+    def when_dead(self, host: str) -> str:
+        """Return what an operator does with the guests of a host that was declared down, as a sentence."""
+        return f'Its guests stay where they are until {host} is back or they are evacuated.'
+
+
+def _report(service: Service) -> Report:
+    return Report(
+        service.last_seen_up,
+        service.reports,
+        service.boot_id,
+        service.kernel,
+        service.forced_down,
+        service.disabled,
+    )
+
+
+def _why_out(service: Service) -> str:
+    if service.forced_down:
+        return 'it is forced down'
+    if not service.reports:
+        return 'it is down'
+    return 'it is disabled' if service.disabled else ''
+
+
+def _capacity(node: ComputeNode) -> Mapping[str, int]:
+    """Return what the guests of a host may use together, of all providers of its tree."""
+    found: collections.Counter[str] = collections.Counter()
+    for provider in node.providers:
+        for name, one in provider.inventory.items():
+            usable = (one.get('total', 0) - one.get('reserved', 0)) * one.get('allocation_ratio', 1.0)
+            found[name] += int(usable)
+    return found
+
+
+def _allowed(maintenance: Maintenance) -> frozenset[str] | None:
+    hosts = maintenance.of_drains.get('destinations')
+    return None if hosts is None else frozenset(hosts)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The task that advances a conductor's maintenances."""
+
+from __future__ import annotations
+
+from oslo_log import log as logging
+
+from migrator import exception, executors
+from migrator.conductor.maintenances.engine import MaintenanceEngine
+from migrator.conductor.migration.context import Tools
+from migrator.db.sql.due import Due
+from migrator.drain.engine import Engine
+from migrator.drain.maintenance import errors, run
+from migrator.objects import base
+from migrator.objects.drain import LONGEST_ERROR
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds between two looks at a maintenance. A drain and a host that returns take longer.
+INTERVAL = 5.0
+
+
+class Maintenances:
+    """The maintenances of one conductor.
+
+    :param drains: what moves the guests of their drains.
+    :param pool: its threads advance the maintenances, each in one thread at a time.
+    """
+
+    def __init__(self, tools: Tools, drains: Engine, pool: executors.BoundedExecutor) -> None:
+        self._tools = tools
+        self._pool = pool
+        self.engine = MaintenanceEngine(tools, drains)
+        self.store = tools.database.maintenances
+        #: Maintenance -> when it is looked at again, in monotonic seconds.
+        self._next: dict[str, float] = {}
+
+    def sweep(self, due: Due) -> None:
+        """Take over the maintenances in progress without a living owner, and advance those of this conductor.
+
+        :param due: what the sweep of this conductor has found to do.
+        """
+        if due.maintenance_orphans and self._tools.owner:
+            self.store.adopt(self._tools.owner)
+        if due.maintenance_orphans or due.maintenances:
+            owned = self.store.owned_by(self._tools.owner) if self._tools.owner else []
+            self._next = {uuid: self._next.get(uuid, 0.0) for uuid in owned}
+        else:
+            self._next = {}
+        self.poll()
+
+    def poll(self) -> None:
+        """Advance the maintenances of this conductor that were not looked at for some seconds."""
+        now = self._tools.threads.clock.monotonic()
+        for uuid in [uuid for uuid, at in self._next.items() if at <= now]:
+            self._next[uuid] = now + INTERVAL
+            self._tools.submit_once(self._pool, ('maintenance', uuid), lambda _tools, of: self._advance(of), uuid)
+
+    def _advance(self, uuid: str) -> None:
+        """Advance a maintenance as far as possible now. After an error the next look tries again."""
+        try:
+            known = self.store.get(uuid)
+            if known.owner != self._tools.owner or known.ended:
+                self._next.pop(uuid, None)
+                return
+            done = run.advance(self.store, self.engine, known)
+            if done.ended:
+                LOG.info(
+                    'Maintenance has ended: %(uuid)s is %(status)s: %(message)s',
+                    {'uuid': uuid, 'status': done.status, 'message': done.message},
+                )
+        except errors.NotOwnerOfMaintenance as error:
+            LOG.info('Could not write a maintenance; the next look reads it again: %s', error)
+        except exception.ServiceUnreachable as error:
+            LOG.warning('Could not advance maintenance %(uuid)s: %(error)s', {'uuid': uuid, 'error': error})
+            self._note(uuid, error, str(error))
+        except Exception as error:  # it concerns this maintenance only
+            LOG.exception('Could not advance maintenance %s for an unexpected reason; the next look tries again', uuid)
+            self._note(uuid, error, f'Unexpected error in conductor {self._tools.server}. See its log: {error!r}')
+
+    def _note(self, uuid: str, why: Exception, reason: str) -> None:
+        """Write why a maintenance waits, unless it waits for such an error already. A failure is only logged."""
+        try:
+            known, error = self.store.get(uuid), base.text(repr(why), LONGEST_ERROR)
+            if known.owner == self._tools.owner and not known.ended and known.wait_error != error:
+                fields = {'waits_for': reason, 'wait_error': error}
+                self.store.write(known, fields, [], [('waits', {'reason': reason})])
+        except (exception.ServiceUnreachable, errors.NotOwnerOfMaintenance) as error:
+            LOG.info('Could not write why a maintenance waits: %(uuid)s: %(error)s', {'uuid': uuid, 'error': error})

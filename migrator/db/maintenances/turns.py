@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The turns of hosts in maintenances, as the transaction of another table reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from migrator.db.maintenances.rows import TURNS
+from migrator.db.sql.statements import Prepared
+from migrator.drain.maintenance import errors
+from migrator.drain.maintenance.turns import TurnStatus
+from migrator.objects.drain import Drain
+
+_H = TURNS
+_HOLDER = Prepared(
+    sa.select(_H.c.maintenance, _H.c.status, _H.c.drain)
+    .where(_H.c.in_progress_host == sa.bindparam('at_host'))
+    .with_for_update()
+)
+
+
+def refuse_unless_due(session: Any, drain: Drain, turn: tuple[str, str] | None) -> None:
+    """Raise unless a drain may be accepted, as far as a maintenance of its host is concerned.
+
+    :param turn: the maintenance, and the host, whose turn is ``draining`` by this drain; None: it is of a user.
+    :raises migrator.drain.maintenance.errors.HostInMaintenance: the host has a maintenance in progress, which has not
+        requested this drain, or does not need it any more.
+    """
+    held = session.execute(_HOLDER, {'at_host': drain.host}).one_or_none()
+    known = None if held is None else (held.maintenance, drain.host)
+    if known == turn and (held is None or (held.status, held.drain) == (TurnStatus.DRAINING, drain.uuid)):
+        return
+    raise errors.HostInMaintenance(host=drain.host, maintenance='that has ended' if held is None else held.maintenance)

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Maintenances in a whole control plane: hosts are emptied, worked on and used again."""
+
+import datetime
+
+import pytest
+
+from migrator import exception
+from migrator.drain.maintenance import actions, errors
+from migrator.drain.maintenance.turns import Maintenance, Turn
+from tests.functional import state
+from tests.functional.migration_requests import refused
+from tests.functional.test_drain import DRAINS, host_of, is_disabled
+
+pytestmark = pytest.mark.simulated(reason='it writes the row of a maintenance itself, and lets single seconds pass')
+
+LONG = 900
+
+
+class Rounds:
+    """A maintenance of some hosts, and its users."""
+
+    def __init__(self, cloud, *hosts, **more):
+        self.cloud, self.store, self.uuid = cloud, cloud.database.maintenances, cloud.new_uuid()
+        turns = [Turn(host=host, position=place) for place, host in enumerate(hosts, 1)]
+        self.store.accept(Maintenance(uuid=self.uuid, **{'in_order': True, 'returned_by': 'restart'} | more), turns)
+
+    @property
+    def row(self):
+        return self.store.get(self.uuid)
+
+    def statuses(self):
+        return {turn.host: turn.status for turn in self.store.read_turns(self.uuid)}
+
+    def until(self, timeout=LONG, **wanted):
+        self.cloud.simulation.run_until(lambda: wanted.items() <= self.statuses().items(), timeout=timeout)
+
+    def begin(self, host, conductor='conductor1', by='ada'):
+        """Claim a host as the RPC does, and return the claim."""
+        found = []
+        manager = self.cloud.conductors[conductor].maintenances
+
+        def act():
+            try:
+                found.append(actions.begin(manager.store, manager.engine, self.uuid, host, by).claim)
+            except errors.InvalidTurn as error:
+                found.append(error)
+
+        self.cloud.processes[conductor].start(act, name='begin')
+        self.cloud.simulation.run_until(lambda: found, timeout=60)
+        if isinstance(found[0], Exception):
+            raise found[0]
+        return found[0]
+
+    def work(self, host):
+        """Have a host worked on that is ready: its compute service is started anew."""
+        claim = self.begin(host)
+        assert host_of_all(self.cloud, host) == []
+        actions.done(self.store, self.uuid, host, claim, 'ada')
+        self.cloud.kill(host)
+        self.cloud.start_compute(host)
+
+    def ends(self):
+        self.cloud.simulation.run_until(lambda: self.row.ended, timeout=LONG)
+        return self.row
+
+
+def host_of_all(cloud, host):
+    return [one.name for one in cloud.database.instances.list({'host': host})]
+
+
+def test_hosts_are_worked_on_one_after_the_other_and_each_guest_moves_once(cloud):
+    guests = [cloud.boot(f'guest{number}', f'host{1 + number % 2}') for number in range(6)]
+    rounds = Rounds(cloud, 'host1', 'host2')
+    rounds.until(host1='ready', host2='waiting')
+    assert (is_disabled(cloud, 'host1'), is_disabled(cloud, 'host2')) == (True, False)
+    assert rounds.row.waits_for == 'At most 1 may be out of service: host1 is already.'
+    rounds.work('host1')
+    rounds.until(host1='done')
+    assert not is_disabled(cloud, 'host1')
+    rounds.until(host2='ready')
+    rounds.work('host2')
+    ended = rounds.ends()
+    assert (ended.status, ended.message) == ('completed', '2 of 2 hosts done.')
+    assert [len(cloud.migrations(one)) for one in guests] == [1] * 6
+    assert {host_of(cloud, one) for one in guests} == {'host3'}
+
+
+def test_host_in_a_maintenance_is_drained_by_no_user(cloud):
+    cloud.boot('guest', 'host2')
+    rounds = Rounds(cloud, 'host1', 'host2')
+    rounds.until(host1='ready')
+    refused(cloud.request('POST', DRAINS, {'host': 'host2'}), 409, f'Host host2 is in maintenance {rounds.uuid}')
+    actions.change(rounds.store, rounds.uuid, 'cancel', 'ada')
+    assert rounds.ends().status == 'cancelled'
+    assert rounds.statuses() == {'host1': 'skipped', 'host2': 'skipped'}
+    assert not is_disabled(cloud, 'host1')
+    assert cloud.request('POST', DRAINS, {'host': 'host2'}).status_int == 202
+
+
+def test_maintenance_whose_conductor_dies_goes_on_and_its_host_is_claimed_once(cloud):
+    cloud.boot('guest', 'host1')
+    cloud.start_conductor('conductor2')
+    rounds = Rounds(cloud, 'host1')
+    rounds.until(host1='draining')
+    (owner,) = (name for name, one in cloud.conductors.items() if one.tools.owner == rounds.row.owner)
+    cloud.kill(owner)
+    other = 'conductor2' if owner == 'conductor1' else 'conductor1'
+    rounds.until(host1='ready')
+    claim = rounds.begin('host1', other)
+    with pytest.raises(errors.InvalidTurn, match='ada has claimed it'):
+        rounds.begin('host1', other, by='bob')
+    actions.done(rounds.store, rounds.uuid, 'host1', claim, 'ada')
+    cloud.kill('host1')
+    cloud.start_compute('host1')
+    assert rounds.ends().status == 'completed'
+
+
+def test_reboot_is_seen_by_the_kernel_and_a_restart_of_the_service_is_none(cloud):
+    rounds = Rounds(cloud, 'host1', returned_by='reboot')
+    rounds.until(host1='ready')
+    rounds.work('host1')
+    cloud.simulation.advance(60)
+    assert rounds.statuses() == {'host1': 'returning'}
+    cloud.kill('host1')
+    cloud.world.hypervisors['host1'].power_off()
+    cloud.world.hypervisors['host1'].power_on()
+    cloud.start_compute('host1')
+    assert rounds.ends().status == 'completed'
+
+
+def test_guest_that_is_shut_off_stays_if_the_request_says_so(cloud):
+    off = cloud.boot('off', 'host1')
+    cloud.database.instances.update(off.uuid, vm_state='stopped')
+    cloud.world.hypervisors['host1'].shut_off(off.uuid)
+    rounds = Rounds(cloud, 'host1', stopped='stay')
+    rounds.until(host1='ready')
+    cloud.world.hypervisors['host1'].resume(off.uuid)
+    with pytest.raises(errors.InvalidTurn, match=f'guests that are not shut off: {off.uuid}'):
+        rounds.begin('host1')
+
+
+def test_host_that_dies_while_it_is_drained_fails_and_so_pauses_the_rest(cloud):
+    guests = [cloud.boot(f'guest{number}', 'host1') for number in range(2)]
+    rounds = Rounds(cloud, 'host1', 'host2')
+    rounds.until(host1='draining')
+    cloud.kill('host1')
+    cloud.world.hypervisors['host1'].power_off()
+    cloud.simulation.advance(100)
+    state.force_down(cloud, 'host1')
+    rounds.until(host1='failed')
+    assert rounds.row.shown_status == 'paused'
+    assert 'host1 was declared down before its work.' in rounds.store.read_turns(rounds.uuid)[0].reason
+    assert len(guests) == 2
+
+
+def test_hosts_that_died_elsewhere_keep_further_ones_from_being_begun(cloud):
+    rounds = Rounds(cloud, 'host1', deadline=cloud.database.maintenances.now() + datetime.timedelta(hours=1))
+    rounds.until(host1='ready')
+    cloud.kill('host3')
+    cloud.simulation.run_until(lambda: state.service(cloud, 'host3')['state'] == 'down', timeout=200)
+    with pytest.raises(errors.InvalidTurn, match='Host host3 is down, and is no host of this maintenance'):
+        rounds.begin('host1')
+
+
+def test_error_of_a_service_is_what_a_maintenance_waits_for_until_it_is_over(cloud):
+    rounds = Rounds(cloud, 'host1')
+    engine = cloud.conductors['conductor1'].maintenances.engine
+    reports = engine.reports
+
+    def unreachable(_hosts):
+        raise exception.DatabaseUnreachable(reason='planned by the test')
+
+    engine.reports = unreachable
+    cloud.simulation.run_until(lambda: rounds.row.waits_for, timeout=60)
+    assert 'planned by the test' in rounds.row.waits_for
+    cloud.simulation.advance(60)
+    assert [one.kind for one in rounds.store.read_log(rounds.uuid)] == ['status', 'waits']
+    engine.reports = reports
+    rounds.until(host1='ready')
+    assert rounds.row.waits_for is None
