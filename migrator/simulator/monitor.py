@@ -28,6 +28,7 @@ from migrator.simulator.monitoring.act_check import ActCheck
 from migrator.simulator.monitoring.drain_requests import DrainRequests
 from migrator.simulator.monitoring.epoch_check import EpochCheck
 from migrator.simulator.monitoring.holdings import Holdings
+from migrator.simulator.monitoring.maintenances import Maintenances
 from migrator.simulator.monitoring.queues import Queues
 from migrator.simulator.monitoring.remedies import Remedies
 from migrator.simulator.monitoring.rows import ASIDE, Rows
@@ -83,6 +84,7 @@ class Monitor:
             'I22': ActCheck(cloud, self._rows).look,
             'I25': DrainRequests().look,
             'I30': Remedies().look,
+            'I32': Maintenances(cloud).look,
         }
         self._epoch_check = EpochCheck()
         self._last = _Look()

@@ -35,7 +35,7 @@ from migrator.simulator.actors import deeds
 from migrator.simulator.actors.operator import Operator
 from migrator.simulator.failpoints import Boundary, Failpoints
 from migrator.simulator.monitor import Monitor
-from migrator.simulator.workloads import by_hand, cold_migrations, drains, evacuations, plans
+from migrator.simulator.workloads import by_hand, cold_migrations, drains, evacuations, maintenances, plans
 from migrator.testing import backends
 from migrator.testing.cloud import SimulatedCloud
 from migrator.virt.driver import node_uuid
@@ -55,6 +55,7 @@ _KINDS: Mapping[str, Callable[[int], plans.Plan]] = {
     'cold-migrations': cold_migrations.of_cold_migrations,
     'resizes': cold_migrations.of_resizes,
     'by-hand': by_hand.of_changes_by_hand,
+    'maintenances': maintenances.of_maintenances,
 }
 
 
@@ -62,9 +63,10 @@ def _golden(make: Callable[[int], plans.Plan]) -> Callable[[int], plans.Plan]:
     return lambda seed: plans.with_traits(make(seed))
 
 
-#: The same, with guests that not each host may have, but for those that are moved by hand, and those that compete for
-#: slots.
-KINDS = {name: make if name in ('by-hand', 'bounds') else _golden(make) for name, make in _KINDS.items()}
+#: The kinds whose guests are moved by hand, compete for slots, or are moved for a maintenance.
+_PLAIN = ('by-hand', 'bounds', 'maintenances')
+#: The same kinds of plan, all others with guests that not each host may have.
+KINDS = {name: make if name in _PLAIN else _golden(make) for name, make in _KINDS.items()}
 #: The highest number of runs to shorten the plan of a failure.
 _SHORTENING = 80
 #: Nova's numbers of power states.

@@ -15,7 +15,9 @@ from typing import Any
 
 from migrator.db import cleanups, conductors, models
 from migrator.db.guests import differences
+from migrator.db.maintenances import rows
 from migrator.db.sql import drain_rows
+from migrator.drain.maintenance.turns import Maintenance, Turn
 from migrator.objects import Drain, Member, Service, base
 from migrator.objects.difference import Difference
 from migrator.saga import log
@@ -31,6 +33,8 @@ TABLES: dict[str, tuple[type[models.Base], Callable[[Any], Any]]] = {
     'compute_nodes': (models.ComputeNode, models.node),
     'drains': (drain_rows.DrainRow, functools.partial(models.of_row, Drain)),
     'drain_members': (drain_rows.DrainMember, functools.partial(models.of_row, Member)),
+    'maintenances': (rows.MaintenanceRow, functools.partial(models.of_row, Maintenance)),
+    'maintenance_turns': (rows.MaintenanceTurn, functools.partial(models.of_row, Turn)),
     'guest_differences': (differences.GuestDifference, functools.partial(models.of_row, Difference)),
 }
 #: The columns that have another form in an object.

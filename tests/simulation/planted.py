@@ -28,6 +28,7 @@ from tests.simulation import (
     planted_evacuations,
     planted_guests,
     planted_hosts,
+    planted_maintenances,
     planted_queue,
     planted_saga,
 )
@@ -43,6 +44,7 @@ PLANTS: tuple[plant.Plant, ...] = (
     *planted_evacuations.SHELF,
     *planted_drains.SHELF,
     *planted_cold_migrations.SHELF,
+    *planted_maintenances.SHELF,
 )
 
 BY_NAME = {one.name: one for one in PLANTS}

@@ -24,6 +24,7 @@ SEEDS = {
         ('cold-migrations', 'MIGRATOR_COLD_SEEDS', '10'),
         ('by-hand', 'MIGRATOR_HAND_SEEDS', '30'),
         ('hosts-away', 'MIGRATOR_AWAY_SEEDS', '10'),
+        ('maintenances', 'MIGRATOR_MAINTENANCE_SEEDS', '20'),
     )
 }
 SEEDS['resizes'] = SEEDS['cold-migrations'] // 2

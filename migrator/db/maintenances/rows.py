@@ -55,7 +55,7 @@ class MaintenanceRow(models.Times, models.Base):
     waits_for: orm.Mapped[str | None] = orm.mapped_column(Text())
     wait_error: orm.Mapped[str | None] = orm.mapped_column(Text(LONGEST_ERROR))
     message: orm.Mapped[str | None] = orm.mapped_column(Text())
-    ended_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    ended_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column(index=True)
 
 
 class MaintenanceTurn(models.Base):

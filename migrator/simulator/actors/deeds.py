@@ -12,6 +12,7 @@ from typing import Any
 from migrator import exception
 from migrator.conductor import registry
 from migrator.objects import RESIZED, Flavor, Instance
+from migrator.simulator.actors import workers
 from migrator.simulator.actors.operator import Operator
 from migrator.simulator.actors.user import resize_to
 from migrator.simulator.workloads import plans
@@ -258,6 +259,7 @@ _DRAINS = '/migrator/v1/drains'
 #: An action on a host, or an outage of a service -> what does it, with the operator, the host and the argument.
 _AT_A_PLACE: Mapping[str, Callable[[Operator, str, Any], None]] = {
     'drain': drain,
+    'maintain': workers.maintain,
     'change the drain': change_drain,
     'boot': _boot,
     'set the service': _set_service,

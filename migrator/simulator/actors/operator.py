@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from migrator import exception
 from migrator.conductor import registry
+from migrator.drain.maintenance.turns import Maintenance
 from migrator.objects import Instance, Migration, MigrationStatus, protocol
 from migrator.objects.drain import Direction, Drain, MemberStatus
 from migrator.simulator.actors.supervisor import Supervisor
@@ -42,6 +43,7 @@ _STATE = {
     'cleanups': ('host', 'instance_uuid', 'blocked_because'),
     'drains': ('uuid', 'status'),
     'drain_members': ('instance_uuid', 'status', 'attempts'),
+    'maintenances': ('uuid', 'log_seq'),
 }
 #: How often an operator looks for stuck migrations.
 _LOOKS = 3
@@ -69,7 +71,9 @@ class Operator:
         self.simulation = self.supervisor.simulation
         self.vanished: dict[str, set[str]] = {}
         self.by_hand: set[str] = set()
-        self._is_over = cloud.after_writes(self._has_ended, 'migrations', 'drains', 'drain_members')
+        self._is_over = cloud.after_writes(
+            self._has_ended, 'migrations', 'drains', 'drain_members', 'maintenances', 'maintenance_turns'
+        )
         self._over = False
         #: What the last look has left.
         self._looked_at: object = None
@@ -96,6 +100,23 @@ class Operator:
                     return
 
         world.start(wait, name='an operator')
+
+    def repeat(self, act: Callable[[], float], name: str) -> None:
+        """Let a user do something again and again until the end of the run.
+
+        :param act: does it, and returns the seconds until the next time.
+        """
+        world = self.cloud.world.threads
+
+        def go_on() -> None:
+            pause = 0.0
+            while not self._over:
+                world.sleep(pause or _AGAIN)
+                pause = 0.0
+                with contextlib.suppress(exception.MigratorException):  # it is tried again
+                    pause = act()
+
+        world.start(go_on, name=name)
 
     def retry(self, row: Migration) -> None:
         """Request that a stuck migration is retried."""
@@ -252,8 +273,8 @@ class Operator:
         return any(row.status == MigrationStatus.DONE and row.uuid not in pending for row in rows)
 
     def _has_ended(self) -> bool:
-        waits = (row.stuck_reason or self._has_to_decide(row) for row in self._open())
-        return all(waits) and not self.open_drains()
+        waits = (row.stuck_reason or _has_to_decide(row) for row in self._open())
+        return all(waits) and not self.open_drains() and not _open_maintenances(self.cloud)
 
     def open_drains(self) -> list[Drain]:
         """Return the drains that have to go on: those in progress, except for paused ones that move no guest."""
@@ -298,15 +319,10 @@ class Operator:
             if drain.direction == Direction.BACK and service.disabled:
                 self.cloud.request('PUT', f'/os-services/{service.uuid}', {'status': 'enabled'})
 
-    @staticmethod
-    def _has_to_decide(row: Migration) -> bool:
-        """Return whether a cold migration waits for its user."""
-        return row.status == MigrationStatus.FINISHED and not (row.confirm_requested_at or row.revert_requested_at)
-
     def _decide(self) -> None:
         """Revert each cold migration that waits for its user, or else confirm or abandon it."""
         for row in self._open():
-            if not self._has_to_decide(row):
+            if not _has_to_decide(row):
                 continue
             for action in ('revertResize', 'confirmResize'):
                 self.user.request('POST', f'/servers/{row.instance_uuid}/action', {action: None})
@@ -336,6 +352,9 @@ class Operator:
                 found[
                     check.Violation('I25', f'drain {drain.uuid} is {drain.shown_status}: it has not ended', world.at)
                 ] = None
+            for one in _open_maintenances(self.cloud):
+                what = f'maintenance {one.uuid} is {one.shown_status}: it has not ended'
+                found[check.Violation('I32', what, world.at)] = None
         if all_move:
             for what in drains.given_up(world):
                 found[check.Violation('I29', what, world.at)] = None
@@ -363,6 +382,16 @@ class Operator:
             if violation.id == 'I2' and uuid in violation.what and not completed:
                 return True
         return False
+
+
+def _has_to_decide(row: Migration) -> bool:
+    """Return whether a cold migration waits for its user."""
+    return row.status == MigrationStatus.FINISHED and not (row.confirm_requested_at or row.revert_requested_at)
+
+
+def _open_maintenances(cloud: SimulatedCloud) -> list[Maintenance]:
+    rows: list[Maintenance] = [row.object for row in cloud.backend.tables.read('maintenances')]
+    return [row for row in rows if not row.ended]
 
 
 def _state_of(cloud: SimulatedCloud, supervisor: Supervisor) -> object:
