@@ -12,7 +12,7 @@ from migrator.drain.maintenance.turns import MaintenanceStatus, TurnStatus
 from tests.unit.drain.maintenance import site as sites
 from tests.unit.drain.maintenance.day import Day
 
-SEEDS = 150
+SEEDS = 60
 #: The greatest number of seeds that a planted bug may need.
 PLANTED = 400
 
