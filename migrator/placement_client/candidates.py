@@ -354,7 +354,7 @@ class SharedCandidates:
         with self._guard:
             self._lacks = {one: known for one, known in self._lacks.items() if now < known[0]}
             known = self._lacks.get(request)
-        # A host that had room a moment ago may have been filled since, which is no riddle.
+        # A host that had room at the last request may be full now. Ask again, so that its reason has a name.
         if known is None or not known[1].unexplained <= found.by_root.keys():
             known = now + FRESH, read_lacks(self._client, request)
             with self._guard:

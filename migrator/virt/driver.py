@@ -93,7 +93,7 @@ class Reporting:
     def get_kernel(self) -> str | None:
         """Return what distinguishes this start of the host's kernel from every other one.
 
-        On Linux that is its boot_id. The compute service asks once, at its start. It shows that a host was rebooted.
+        On Linux that is its boot_id. The compute service asks until it gets one. A maintenance sees a reboot by it.
 
         :returns: None if this driver does not know it.
         """

@@ -107,9 +107,9 @@ def monitor(cloud):
 
 
 class InCommon:
-    """A simulated cloud, of which a test sees what a cloud of processes has as well.
+    """A simulated cloud that shows a test only what a cloud of processes has too.
 
-    Only some of the tests run on processes each time; what they ask for is held to it here, in every run.
+    So a test that would fail on processes fails here in every run. Only some of them run on processes each time.
     """
 
     def __init__(self, cloud, names=IN_COMMON):

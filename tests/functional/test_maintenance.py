@@ -75,7 +75,7 @@ def test_hosts_are_worked_on_one_after_the_other_and_each_guest_moves_once(cloud
     rounds = Rounds(cloud, 'host1', 'host2')
     rounds.until(host1='ready', host2='waiting')
     assert (is_disabled(cloud, 'host1'), is_disabled(cloud, 'host2')) == (True, False)
-    assert rounds.row.waits_for == 'At most 1 may be out of service: host1 is already.'
+    assert rounds.row.waits_for == 'At most 1 may be out of service: host1 (it is ready).'
     rounds.work('host1')
     rounds.until(host1='done')
     assert not is_disabled(cloud, 'host1')
@@ -117,7 +117,7 @@ def test_maintenance_whose_conductor_dies_goes_on_and_its_host_is_claimed_once(c
     assert rounds.ends().status == 'completed'
 
 
-def test_reboot_is_seen_by_the_kernel_and_a_restart_of_the_service_is_none(cloud):
+def test_restart_of_the_service_does_not_count_as_a_reboot(cloud):
     rounds = Rounds(cloud, 'host1', returned_by='reboot')
     rounds.until(host1='ready')
     rounds.work('host1')

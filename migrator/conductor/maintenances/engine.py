@@ -11,7 +11,7 @@ from typing import Any
 
 from migrator import context, exception
 from migrator.conductor.migration.context import Tools
-from migrator.drain.engine import Check, Engine, Obstacle, ObstacleKind, Refused
+from migrator.drain.engine import AGAIN, Check, Engine, Obstacle, ObstacleKind, Refused
 from migrator.drain.maintenance import errors
 from migrator.drain.maintenance.engine import Fleet
 from migrator.drain.maintenance.plan import Guest, Host
@@ -22,7 +22,6 @@ from migrator.objects.drain import Drain
 
 #: Seconds to wait until a host has listed its guests.
 _TIMEOUT = 10.0
-_WAITS = 'The maintenance tries again by itself.'
 
 
 class MaintenanceEngine:
@@ -30,6 +29,8 @@ class MaintenanceEngine:
 
     :param drains: what moves the guests of its drains.
     """
+
+    again = AGAIN
 
     def __init__(self, tools: Tools, drains: Engine) -> None:
         self._tools = tools
@@ -60,7 +61,7 @@ class MaintenanceEngine:
         return found
 
     def fleet(self, maintenance: Maintenance) -> Fleet:
-        """Return the hosts and guests as they are now."""
+        """Return the hosts as they are now."""
         database = self._tools.database
         ours = {turn.host for turn in database.maintenances.read_turns(maintenance.uuid) if turn.is_out}
         services = {one.host: one for one in database.services.list(COMPUTE_BINARY)}
@@ -70,11 +71,15 @@ class MaintenanceEngine:
             for node in database.services.list_nodes()
             if node.host in services and node.host not in out
         ]
-        guests = [
-            Guest(one.uuid, one.host, one.flavor.request.total, _allowed(maintenance))
-            for one in database.instances.list()
-        ]
-        return Fleet(hosts, guests, out, {}, self._trouble(maintenance, services.values()))
+        down = {host for host, one in services.items() if one.forced_down or not one.reports}
+        return Fleet(hosts, down, out, {}, self._trouble(maintenance, services.values()))
+
+    def guests(self, maintenance: Maintenance) -> list[Guest]:
+        """Return the guests of all hosts."""
+        allowed = maintenance.of_drains.get('destinations')
+        only = None if allowed is None else frozenset(allowed)
+        found = self._tools.database.instances.list()
+        return [Guest(one.uuid, one.host, one.flavor.request.total, only) for one in found]
 
     def _trouble(self, maintenance: Maintenance, services: Any) -> list[str]:
         database = self._tools.database
@@ -131,7 +136,7 @@ class MaintenanceEngine:
         )
         try:
             self._tools.database.drains.accept(drain, turn=(maintenance.uuid, turn.host))
-        except errors.HostInMaintenance:
+        except (errors.HostInMaintenance, errors.TurnNotDue):
             pass  # the turn has another status by now
         except (exception.DrainInProgress, exception.ComputeHostNotFound) as error:
             if not self.drains([turn.drain]):
@@ -150,7 +155,7 @@ class MaintenanceEngine:
 
     def when_dead(self, host: str) -> str:
         """Return what an operator does with the guests of a host that was declared down, as a sentence."""
-        return f'Its guests stay where they are until {host} is back or they are evacuated.'
+        return f'Its drain is cancelled, and its guests stay. Evacuate them, or start {host} again.'
 
 
 def _report(service: Service) -> Report:
@@ -180,8 +185,3 @@ def _capacity(node: ComputeNode) -> Mapping[str, int]:
             usable = (one.get('total', 0) - one.get('reserved', 0)) * one.get('allocation_ratio', 1.0)
             found[name] += int(usable)
     return found
-
-
-def _allowed(maintenance: Maintenance) -> frozenset[str] | None:
-    hosts = maintenance.of_drains.get('destinations')
-    return None if hosts is None else frozenset(hosts)

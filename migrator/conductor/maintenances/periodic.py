@@ -19,6 +19,8 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds between two looks at a maintenance. A drain and a host that returns take longer.
 INTERVAL = 5.0
+#: The same while the other hosts have no room. Each look reads all guests.
+_WITHOUT_ROOM = 30.0
 
 
 class Maintenances:
@@ -65,6 +67,8 @@ class Maintenances:
                 self._next.pop(uuid, None)
                 return
             done = run.advance(self.store, self.engine, known)
+            if done.no_room_since is not None:
+                self._next[uuid] = self._tools.threads.clock.monotonic() + _WITHOUT_ROOM
             if done.ended:
                 LOG.info(
                     'Maintenance has ended: %(uuid)s is %(status)s: %(message)s',

@@ -50,7 +50,7 @@ class MaintenanceRow(models.Times, models.Base):
     no_room_since: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     owner: orm.Mapped[str | None] = orm.mapped_column(Text(36))
     epoch: orm.Mapped[int] = orm.mapped_column()
-    #: The ``seq`` of the newest event of the log.
+    #: It rises with each write, by the number of its events or by 1, so that the log may lack numbers.
     log_seq: orm.Mapped[int] = orm.mapped_column()
     waits_for: orm.Mapped[str | None] = orm.mapped_column(Text())
     wait_error: orm.Mapped[str | None] = orm.mapped_column(Text(LONGEST_ERROR))
@@ -76,7 +76,7 @@ class MaintenanceTurn(models.Base):
     claim: orm.Mapped[str | None] = orm.mapped_column(Text(36))
     claimed_by: orm.Mapped[str | None] = orm.mapped_column(Text(255))
     claimed_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    kernel: orm.Mapped[str | None] = orm.mapped_column(Text(36))
+    kernel: orm.Mapped[str | None] = orm.mapped_column(Text(64))
     boot: orm.Mapped[str | None] = orm.mapped_column(Text(36))
     was_worked_on: orm.Mapped[bool] = orm.mapped_column()
     work_ended_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()

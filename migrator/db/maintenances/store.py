@@ -2,7 +2,7 @@
 
 """The rows of maintenances, of their turns and of their logs.
 
-Every write names the newest event of the log that was known when the rows were read, and adds one. So the owner and the
+Every write names the ``log_seq`` that was read, and raises it. So the owner and the
 users change a maintenance one after the other; see :mod:`migrator.drain.maintenance.actions`.
 """
 
@@ -16,10 +16,12 @@ from typing import Any
 import sqlalchemy as sa
 from oslo_db.exception import DBDuplicateEntry
 
+from migrator import exception
 from migrator.db import models
 from migrator.db.drains import Event
 from migrator.db.maintenances.rows import LOG, MAINTENANCES, TURNS
 from migrator.db.sql import columns
+from migrator.db.sql.drain_rows import DRAINS
 from migrator.db.sql.engine import Engine, retried
 from migrator.db.sql.statements import Prepared
 from migrator.drain.maintenance import errors
@@ -34,6 +36,11 @@ OWNED_BY = Prepared(sa.select(_T.c.uuid).where(_IN_PROGRESS, _T.c.owner == sa.bi
 ORPHANS = Prepared(sa.select(_T.c.id).where(_IN_PROGRESS, _WITHOUT_OWNER).limit(1))
 _ADOPT = Prepared(
     sa.update(_T).where(_IN_PROGRESS, _WITHOUT_OWNER).values(owner=sa.bindparam('me'), epoch=_T.c.epoch + 1)
+)
+_DRAINED = Prepared(
+    sa.select(DRAINS.c.host, DRAINS.c.uuid)
+    .where(DRAINS.c.in_progress_host.in_(sa.bindparam('hosts', expanding=True)))
+    .order_by(DRAINS.c.host)
 )
 _LISTING = models.Listing(_T, in_progress=_IN_PROGRESS, ended=_T.c.ended_at.is_not(None))
 _NOW = Prepared(sa.select(columns.now()))
@@ -50,16 +57,21 @@ class Maintenances:
         """Insert a maintenance with its turns, in one transaction before the 202.
 
         :raises .errors.HostInMaintenance: a host has a maintenance in progress.
+        :raises migrator.exception.DrainInProgress: a host has a drain in progress.
         """
+        hosts = [turn.host for turn in turns]
         try:
             with self._engine.writer() as session:
+                drained = session.execute(_DRAINED, {'hosts': hosts}).first()
+                if drained is not None:
+                    raise exception.DrainInProgress(host=drained.host, drain=drained.uuid)
                 session.execute(sa.insert(_T).values(**models.values_of(maintenance) | {'log_seq': 1}))
                 first = ('status', {'status': maintenance.status, 'by': maintenance.requested_by})
                 self._append(session, maintenance, [first])
                 rows = [models.values_of(turn) | self._of(maintenance, turn) for turn in turns]
                 session.execute(sa.insert(_H), rows)
         except DBDuplicateEntry:
-            raise self._in_maintenance([turn.host for turn in turns]) from None
+            raise self._in_maintenance(hosts) from None
 
     @staticmethod
     def _of(maintenance: Maintenance, turn: Turn) -> dict[str, Any]:
@@ -68,7 +80,8 @@ class Maintenances:
     def _in_maintenance(self, hosts: Sequence[str]) -> errors.HostInMaintenance:
         held = self.holders(hosts)
         host = min(held, default=hosts[0])
-        return errors.HostInMaintenance(host=host, maintenance=held.get(host, 'that may have ended by now (try again)'))
+        # It may have ended by now, which a further attempt shows.
+        return errors.HostInMaintenance(host=host, maintenance=held.get(host, 'unknown'))
 
     # --- readers -----------------------------------------------------------------------------------------------------
 

@@ -33,4 +33,6 @@ def refuse_unless_due(session: Any, drain: Drain, turn: tuple[str, str] | None) 
     known = None if held is None else (held.maintenance, drain.host)
     if known == turn and (held is None or (held.status, held.drain) == (TurnStatus.DRAINING, drain.uuid)):
         return
-    raise errors.HostInMaintenance(host=drain.host, maintenance='that has ended' if held is None else held.maintenance)
+    if turn is not None and (known is None or known == turn):
+        raise errors.TurnNotDue(maintenance=turn[0], drain=drain.uuid, host=drain.host)
+    raise errors.HostInMaintenance(host=drain.host, maintenance=held.maintenance)

@@ -14,7 +14,6 @@ from typing import Any
 from migrator.drain.maintenance import errors, limits
 from migrator.drain.maintenance.engine import Engine, Store
 from migrator.drain.maintenance.turns import (
-    TURN_ENDS,
     Maintenance,
     MaintenanceStatus,
     ReturnedBy,
@@ -52,6 +51,8 @@ def begin(store: Store, engine: Engine, uuid: str, host: str, by: str | None) ->
             why = fleet.trouble[0]
         if not why and (report is None or not report.reports):
             why = f'{host} does not report'
+        if not why and report is not None and not report.disabled:
+            why = f'{host} was enabled meanwhile. Disable it'
         if not why and maintenance.returned_by == ReturnedBy.REBOOT and (report is None or report.kernel is None):
             why = f'{host} does not report the start of its kernel, so that its reboot could not be seen'
         # The host is asked last, so that its answer is as new as can be.
@@ -67,7 +68,7 @@ def begin(store: Store, engine: Engine, uuid: str, host: str, by: str | None) ->
 
 
 def done(store: Store, uuid: str, host: str, claim: str, by: str | None) -> Turn:
-    """Say that the work at a host has ended. The host has to show then that it is back.
+    """Record that the work at a host has ended. The host must then show that it is back.
 
     :param claim: as :func:`begin` has returned it.
     :raises .errors.InvalidTurn: the host is not worked on, or has another claim.
@@ -82,7 +83,7 @@ def done(store: Store, uuid: str, host: str, claim: str, by: str | None) -> Turn
 
 
 def fail(store: Store, uuid: str, host: str, claim: str, by: str | None, reason: str = '') -> Turn:
-    """Say that the work at a host has failed. The host stays disabled.
+    """Record that the work at a host has failed. The host stays disabled.
 
     :param claim: as :func:`begin` has returned it.
     :raises .errors.InvalidTurn: the host is not worked on, or has another claim.
@@ -99,19 +100,20 @@ def fail(store: Store, uuid: str, host: str, claim: str, by: str | None, reason:
 def skip(
     store: Store, uuid: str, host: str, by: str | None, claim: str | None = None, stays_disabled: bool = False
 ) -> Turn:
-    """Leave a host out: one that waits, one whose work had nothing to do, or one that has failed.
+    """Leave out a host that waits, is ready, is worked on or has failed.
+
+    Unless it stays disabled, it is enabled at once, without a check that it is back.
 
     :param claim: of a host that is worked on, as :func:`begin` has returned it.
-    :param stays_disabled: whether a host that has failed stays disabled. Otherwise it may have guests again.
-    :raises .errors.InvalidTurn: the host is drained, returns or has ended, or has another claim.
+    :param stays_disabled: whether a host that has failed stays disabled.
+    :raises .errors.InvalidTurn: the host is being drained, returns, is done or was skipped, or has another claim.
     """
 
     def leave_out(maintenance: Maintenance, _turns: Sequence[Turn], turn: Turn) -> _Changes:
-        do = (
-            'cancel the maintenance, or wait until it is ready'
-            if turn.status == _T.DRAINING
-            else 'nothing is left to do'
-        )
+        do = {
+            _T.DRAINING: 'cancel the maintenance, or wait until it is ready',
+            _T.RETURNING: 'wait until it is back. If it does not come back it fails, and can be skipped then',
+        }.get(TurnStatus(turn.status), 'nothing is left to do')
         _refuse_unless(maintenance, turn, 'skip', (_T.WAITING, _T.READY, _T.WORKING, _T.FAILED), do)
         if turn.status == _T.WORKING:
             _check_claim(maintenance, turn, 'skip', claim)
@@ -126,7 +128,7 @@ def skip(
 
 
 def retry(store: Store, uuid: str, host: str, by: str | None) -> Turn:
-    """Have a host that has failed wait for its turn again.
+    """Put a host that has failed back among those that wait.
 
     :raises .errors.InvalidTurn: it has not failed, or the maintenance was cancelled.
     """
@@ -155,7 +157,9 @@ def change(store: Store, uuid: str, action: str, by: str | None) -> Maintenance:
         if maintenance.ended:
             raise _refused(maintenance, None, action, maintenance.status, 'it has ended')
         if action == 'cancel':
-            return {'cancel_requested_at': store.now(), 'cancel_requested_by': by, 'paused': False}, {}
+            cancelled = {'cancel_requested_at': store.now(), 'cancel_requested_by': by}
+            text = 'It was cancelled. It ends when no host is drained, worked on or on its way back.'
+            return {**cancelled, 'paused': False, 'message': None, 'waits_for': text}, {}
         forgiven = maintenance.forgiven
         if action == 'resume':
             failed = sum(one.status == _T.FAILED for one in turns)
@@ -217,10 +221,20 @@ def _running_again(maintenance: Maintenance) -> dict[str, Any]:
 
 
 def _check_claim(maintenance: Maintenance, turn: Turn, action: str, claim: str | None) -> None:
-    _refuse_unless(maintenance, turn, action, (_T.WORKING,), 'only the work at a host that has begun can end')
+    _refuse_unless(
+        maintenance,
+        turn,
+        action,
+        (_T.WORKING,),
+        'no work is in progress there. It has not begun, or its end was reported already',
+    )
     if claim != turn.claim:
         raise _refused(
-            maintenance, turn, action, turn.status, f'name its claim, which is {turn.claim} of {turn.claimed_by}'
+            maintenance,
+            turn,
+            action,
+            turn.status,
+            f'{turn.claimed_by or "a user"} has the claim {turn.claim}. Name it only if that work has ended',
         )
 
 
@@ -235,6 +249,10 @@ def _refused(maintenance: Maintenance, turn: Turn | None, action: str, status: s
 
 
 def _how_to_begin(turn: Turn) -> str:
-    if turn.status == _T.WORKING:
-        return f'{turn.claimed_by} has claimed it'
-    return 'its turn has ended' if turn.status in TURN_ENDS else 'wait until it is ready'
+    return {
+        _T.WORKING: f'{turn.claimed_by or "another user"} has claimed it',
+        _T.RETURNING: 'its work has ended, and it has to show that it is back',
+        _T.FAILED: 'retry it first',
+        _T.DONE: 'its work is done',
+        _T.SKIPPED: 'it was skipped',
+    }.get(TurnStatus(turn.status), 'wait until it is ready')

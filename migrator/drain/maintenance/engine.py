@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Protocol
 
 from migrator.drain.engine import Check
@@ -18,17 +18,17 @@ from migrator.objects.drain import Drain
 
 @dataclasses.dataclass(frozen=True)
 class Fleet:
-    """The hosts and guests of a control plane.
+    """The hosts of a control plane.
 
-    :ivar hosts: those that may receive guests: not those that are down, or disabled by others.
-    :ivar guests: of all hosts.
+    :ivar hosts: those that are up, and not disabled by others. Those that this maintenance has disabled are included.
+    :ivar down: those that do not report, or were declared down.
     :ivar out: host -> why it is out of service, of those that this maintenance has not disabled.
     :ivar groups: host -> its group, of those in :attr:`out` that have one.
     :ivar trouble: why no host should be begun: another one has died, or an evacuation runs.
     """
 
     hosts: Sequence[Host]
-    guests: Sequence[Guest]
+    down: Set[str] = frozenset()
     out: Mapping[str, str] = dataclasses.field(default_factory=dict)
     groups: Mapping[str, str] = dataclasses.field(default_factory=dict)
     trouble: Sequence[str] = ()
@@ -38,7 +38,11 @@ class Engine(Protocol):
     """The control plane that drains the hosts.
 
     Each method may raise :class:`migrator.exception.ServiceUnreachable`. The maintenance then repeats its step later.
+
+    :ivar again: the end of the message of a drain that has left something.
     """
+
+    again: str
 
     @property
     def down_time(self) -> float:
@@ -51,7 +55,10 @@ class Engine(Protocol):
         """Return the drains with these uuids, without those that the control plane does not have."""
 
     def fleet(self, maintenance: Maintenance) -> Fleet:
-        """Return the hosts and guests as they are now."""
+        """Return the hosts as they are now."""
+
+    def guests(self, maintenance: Maintenance) -> Sequence[Guest]:
+        """Return the guests of all hosts. There may be very many."""
 
     def start(self, maintenance: Maintenance, turn: Turn) -> None:
         """Request the drain that ``turn.drain`` identifies. A repeated call requests it once.
@@ -100,7 +107,7 @@ class Store(Protocol):
         turns: Sequence[Turn],
         events: Sequence[tuple[str, Mapping[str, Any]]],
     ) -> Maintenance:
-        """Write in one transaction. What was read is what is changed: each write adds an event.
+        """Write in one transaction, if nothing was written since the rows were read.
 
         :raises .errors.NotOwnerOfMaintenance: the maintenance has another epoch or a newer event than the one that was
             read. Nothing was written.

@@ -16,16 +16,13 @@ class MaintenanceNotFound(exception.NotFound):
 class InvalidTurn(exception.Conflict):
     """A host of a maintenance, or the maintenance, is in a status that does not allow the request."""
 
-    msg_fmt = "Cannot '{action}' {what} of maintenance {maintenance} while it is {status}: {do}."
+    msg_fmt = "Cannot '{action}' {what} of maintenance {maintenance}, which is {status}: {do}."
 
 
 class NotOwnerOfMaintenance(exception.NotOwner):
-    """Another conductor owns the maintenance, or a user has requested a change of it meanwhile."""
+    """The maintenance was changed since it was read, or has another owner."""
 
-    msg_fmt = (
-        'Maintenance {maintenance} is not as it was read in epoch {epoch}: another conductor owns it, or a user has '
-        'requested a change.'
-    )
+    msg_fmt = 'Maintenance {maintenance} was changed since it was read (epoch {epoch}). Nothing was written. Retry.'
 
 
 class IllegalMoveOfMaintenance(exception.IllegalMove):
@@ -40,3 +37,9 @@ class HostInMaintenance(exception.Conflict):
     """A host has another maintenance in progress."""
 
     msg_fmt = 'Host {host} is in maintenance {maintenance}: wait until that has ended, or cancel it first.'
+
+
+class TurnNotDue(exception.Conflict):
+    """The maintenance does not need the drain of a host any more."""
+
+    msg_fmt = 'Maintenance {maintenance} does not need drain {drain} of {host} any more.'

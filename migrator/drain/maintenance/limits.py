@@ -17,6 +17,8 @@ from migrator.drain.maintenance.turns import Maintenance, Turn, TurnStatus, with
 from migrator.objects import times
 
 _WINDOW = re.compile(r'([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d) (\S+)')
+#: Why a host is out of service that has failed.
+_FAILED = 'it has failed: retry it, or skip it'
 #: The greatest number of hosts that a reason names.
 _NAMED = 10
 
@@ -96,25 +98,30 @@ def is_too_late(maintenance: Maintenance, turns: Sequence[Turn], now: datetime.d
 
 def why_not_now(maintenance: Maintenance, turns: Sequence[Turn], now: datetime.datetime) -> str:
     """Return why no host may be begun at this time, or '' if one may."""
-    if is_too_late(maintenance, turns, now):
-        assert maintenance.deadline is not None
-        return f'It would end after the deadline {times.moment(maintenance.deadline)} UTC: {_how_long(turns)}.'
-    if maintenance.window is None:
+    window_text, span = maintenance.window, expected(turns)
+    takes = f'a host takes {times.span(span)}'
+    if maintenance.deadline is not None and is_too_late(maintenance, turns, now):
+        at = f'{times.moment(maintenance.deadline)} UTC'
+        if now >= maintenance.deadline:
+            return f'The deadline {at} has passed.'
+        return f'A host would be back only after the deadline {at}: {takes}.'
+    if window_text is None:
         return ''
-    window, span = Window.parse(maintenance.window), expected(turns)
-    if span > window.length:
-        return f'The window {maintenance.window} is too short: {_how_long(turns)}. Request it with a longer one.'
+    window = Window.parse(window_text)
     left = window.left(now)
-    return '' if left > 0 and left >= span else f'It waits for its window {maintenance.window}: {_how_long(turns)}.'
+    if span > window.length:
+        return f'The window {window_text} is too short: {takes}. Cancel it, and request it with a longer window.'
+    if left <= 0:
+        return f'The window {window_text} is closed. The next host begins when it opens.'
+    if left < span:
+        return (
+            f'{times.span(left)} of the window {window_text} are left, and {takes}. The next host begins in the next.'
+        )
+    return ''
 
 
 def _span(turns: Sequence[Turn]) -> datetime.timedelta:
     return datetime.timedelta(seconds=expected(turns))
-
-
-def _how_long(turns: Sequence[Turn]) -> str:
-    span = expected(turns)
-    return f'a host takes {times.span(span)}' if span else 'how long a host takes is not known yet'
 
 
 def why_too_many(
@@ -131,16 +138,19 @@ def why_too_many(
     leaving = {one.host: one.group for one in turns if one.is_out} | {turn.host: turn.group}
     of_all = leaving | {host: group for host, group in others.items() if host in mine}
     if len(of_all) > maintenance.parallel:
-        return f'At most {maintenance.parallel} may be out of service: {_names(of_all, turn, out)}.'
+        return f'At most {maintenance.parallel} may be out of service: {_names(of_all, turns, turn, out)}.'
     in_group = collections.Counter((leaving | others).values())
     if maintenance.per_group is not None and turn.group and in_group[turn.group] > maintenance.per_group:
         same = [host for host, group in (leaving | others).items() if group == turn.group]
-        return f'At most {maintenance.per_group} of {turn.group} may be out of service: {_names(same, turn, out)}.'
+        return (
+            f'At most {maintenance.per_group} of {turn.group} may be out of service: {_names(same, turns, turn, out)}.'
+        )
     return ''
 
 
-def _names(hosts: Sequence[str] | Mapping[str, str], turn: Turn, out: Mapping[str, str]) -> str:
+def _names(hosts: Sequence[str] | Mapping[str, str], turns: Sequence[Turn], turn: Turn, out: Mapping[str, str]) -> str:
+    """Return the other hosts, each with why it is out of service."""
+    whys = {one.host: _FAILED if one.status == TurnStatus.FAILED else f'it is {one.status}' for one in turns} | {**out}
     others = sorted({*hosts} - {turn.host})
-    named = ', '.join(f'{host} ({out[host]})' if host in out else host for host in others[:_NAMED])
-    more = f' and {len(others) - _NAMED} more' if len(others) > _NAMED else ''
-    return f'{named}{more} {"is" if len(others) == 1 else "are"} already'
+    named = ', '.join(f'{host} ({whys[host]})' for host in others[:_NAMED])
+    return named + (f' and {len(others) - _NAMED} more' if len(others) > _NAMED else '')

@@ -39,19 +39,19 @@ class Report:
 class Verdict:
     """Whether a host is back.
 
-    :ivar waits_for: what is missing; '': it is back.
+    :ivar why_not: why it is not; '': it is back.
     :ivar settles_from: as of :class:`~migrator.drain.maintenance.turns.Turn`, to be kept until the next look.
     :ivar seen_at: the same.
     """
 
-    waits_for: str = ''
+    why_not: str = ''
     settles_from: datetime.datetime | None = None
     seen_at: datetime.datetime | None = None
 
     @property
     def is_back(self) -> bool:
         """Whether the host is back."""
-        return not self.waits_for
+        return not self.why_not
 
 
 def judge(turn: Turn, report: Report | None, by: str, settle: float, gap: float) -> Verdict:
@@ -63,21 +63,21 @@ def judge(turn: Turn, report: Report | None, by: str, settle: float, gap: float)
     :param gap: seconds between two reports after which it may have been away.
     """
     if report is None:
-        return Verdict('its compute service: it has none')
+        return Verdict('it has no compute service')
     if report.forced_down:
-        return Verdict('an operator who declares it up: it is forced down')
+        return Verdict('it is forced down. Declare it up once it is repaired')
     if turn.work_ended_at is None or report.at is None or report.at <= turn.work_ended_at or not report.reports:
-        return Verdict('a report from after its work')
+        return Verdict('its compute service has not reported since the work ended')
     if by == ReturnedBy.REBOOT:
         if report.kernel is None:
-            return Verdict('a report that names the start of its kernel')
-        return Verdict() if report.kernel != turn.kernel else Verdict('a reboot: its kernel is the one of before')
+            return Verdict('it does not report the start of its kernel')
+        return Verdict() if report.kernel != turn.kernel else Verdict('it was not rebooted since its work began')
     if by == ReturnedBy.RESTART:
         again = report.boot is not None and report.boot != turn.boot
-        return Verdict() if again else Verdict('a restart of its compute service')
+        return Verdict() if again else Verdict('its compute service was not restarted since its work began')
     since = turn.settles_from
-    # What was not seen for longer than that may have been a time without reports.
+    # If no look saw a report for longer than the gap, the host may have been away.
     if since is None or turn.seen_at is None or (report.at - turn.seen_at).total_seconds() > gap:
         since = report.at
     has_settled = (report.at - since).total_seconds() >= settle
-    return Verdict('' if has_settled else f'reports for {times.span(settle)} without a gap', since, report.at)
+    return Verdict('' if has_settled else f'it has to report for {times.span(settle)} without a gap', since, report.at)

@@ -30,6 +30,8 @@ from migrator.objects.drain import Drain, DrainStatus
 
 _S, _T = MaintenanceStatus, TurnStatus
 _CANCELLED = 'The maintenance was cancelled.'
+#: What a user does with a host that has failed.
+_DECIDE = 'Then retry the host, or skip it.'
 #: The greatest number of guests or hosts that a reason names.
 _NAMED = 10
 
@@ -107,7 +109,7 @@ class _Run:
     # --- what has become of each turn --------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Take over what has become of the drains, of the work and of the hosts."""
+        """Update each turn from its drain, its work and its host."""
         draining = self._with(_T.DRAINING)
         drains = self._engine.drains([turn.drain for turn in draining if turn.drain]) if draining else {}
         for turn in draining:
@@ -120,12 +122,14 @@ class _Run:
         for turn in self._with(_T.WORKING):
             if self._passed(turn.claimed_at, self.maintenance.work_timeout):
                 span = times.span(self.maintenance.work_timeout)
-                self._change(turn, reason=f'The claim of {turn.claimed_by} has lapsed after {span}: end the work.')
+                who = turn.claimed_by or 'A user'
+                why = f'{who} claimed it more than {span} ago. Once the work has ended, report its end with the claim.'
+                self._change(turn, reason=why)
         for turn in self._with(_T.RETURNING):
             self._look_at_return(turn)
         for turn in self._with(_T.FAILED, _T.SKIPPED):
             report = self._reports.get(turn.host)
-            if turn.is_out and report is not None and not report.disabled:
+            if turn.is_out and (report is None or not report.disabled):
                 self._change(turn, is_out=False)
         self._commit()
 
@@ -152,20 +156,25 @@ class _Run:
             if drain.status == DrainStatus.INCOMPLETE and is_empty(left):
                 self._change(turn, status=_T.READY.value, reason=None)
             else:
-                self._finish(turn, _T.FAILED, drain.message or f'Its drain is {drain.status}.')
+                why = (drain.message or f'Its drain is {drain.status}.').removesuffix(self._engine.again).rstrip()
+                self._finish(turn, _T.FAILED, f'{why} Clear what is left. {_DECIDE}')
 
     def _fail_if_dead(self, turn: Turn) -> None:
         """End the turn of a host that has died before its work. One that does not report may come back."""
         report = self._reports.get(turn.host)
         if report is not None and report.reports:
-            self._change(turn, seen_at=self._now, reason=None)
+            is_open = turn.status == _T.READY and not report.disabled
+            why = f'{turn.host} was enabled meanwhile, and gets guests. Disable it, or skip it.' if is_open else None
+            self._change(turn, seen_at=self._now, reason=why)
             return
         if report is not None and report.forced_down:
-            why = f'{turn.host} was declared down before its work. {self._engine.when_dead(turn.host)}'
+            guests = f' {self._engine.when_dead(turn.host)}' if turn.status == _T.DRAINING else ''
+            why = f'{turn.host} was declared down before its work.{guests} {_DECIDE}'
         elif self._passed(turn.seen_at, self.maintenance.return_timeout):
-            why = f'{turn.host} has not reported for {times.span(self.maintenance.return_timeout)}, before its work.'
+            span = times.span(self.maintenance.return_timeout)
+            why = f'{turn.host} did not report for {span}, and its work had not begun. Start it. {_DECIDE}'
         else:
-            self._change(turn, reason=f'{turn.host} does not report.')
+            self._change(turn, reason=f'{turn.host} does not report. Start its compute service.')
             return
         if turn.status == _T.DRAINING:
             # What becomes of guests whose host has died is no matter of a maintenance.
@@ -197,10 +206,10 @@ class _Run:
     def _wait_for_return(self, turn: Turn, verdict: returned.Verdict) -> None:
         report = self._reports.get(turn.host)
         is_forced = report is not None and report.forced_down
-        reason = f'It waits for {verdict.waits_for}.'
+        reason = f'It is not back: {verdict.why_not}.'
         if not is_forced and self._passed(turn.work_ended_at, self.maintenance.return_timeout):
             span = times.span(self.maintenance.return_timeout)
-            self._finish(turn, _T.FAILED, f'It has not come back within {span}. {reason} It stays disabled.')
+            self._finish(turn, _T.FAILED, f'{reason} That was so for {span}, and it stays disabled. {_DECIDE}')
         else:
             kept = {'settles_from': verdict.settles_from, 'seen_at': verdict.seen_at}
             self._change(turn, reason=reason, **kept)
@@ -218,7 +227,8 @@ class _Run:
         if len(failed) > self.maintenance.max_failures + self.maintenance.forgiven and not self.maintenance.paused:
             names = ', '.join(turn.host for turn in failed[:_NAMED])
             message = (
-                f'{base.count(len(failed), "host")} failed: {names}. It is paused until it is resumed or cancelled.'
+                f'{base.count(len(failed), "host")} failed: {names}. The maintenance is paused. Retry or skip each of '
+                'them, then resume the maintenance; or cancel it.'
             )
             self._will(paused=True, message=message)
             self._commit()
@@ -235,9 +245,12 @@ class _Run:
         self._will(waits_for=None, no_room_since=None)
 
     def _why_none(self, waiting: Sequence[Turn]) -> str | None:
-        """Return why no turn may begin, whichever it is; None: one may."""
+        """Return why no host may be begun now; None: one may.
+
+        After the deadline, the hosts that wait are left out once no host is out of service.
+        """
         if self.maintenance.paused:
-            return 'It is paused: resume it, or cancel it.'
+            return self.maintenance.message or 'It is paused: resume it, or cancel it.'
         turns = list(self._turns.values())
         why = limits.why_not_now(self.maintenance, turns, self._now)
         if why and limits.is_too_late(self.maintenance, turns, self._now) and not any(one.is_out for one in turns):
@@ -256,9 +269,7 @@ class _Run:
         if fleet.trouble and not self.maintenance.despite_trouble:
             self._will(waits_for=f'{fleet.trouble[0]} No host is begun meanwhile.')
             return False
-        whys = {
-            turn.host: limits.why_too_many(self.maintenance, turns, fleet.out, fleet.groups, turn) for turn in waiting
-        }
+        whys = {turn.host: self._why_not(fleet, turns, turn) for turn in waiting}
         allowed = [host for host, why in whys.items() if not why]
         if not allowed:
             self._will(waits_for=whys[waiting[0].host])
@@ -281,6 +292,12 @@ class _Run:
         self._start(turn)
         return True
 
+    def _why_not(self, fleet: Fleet, turns: Sequence[Turn], turn: Turn) -> str:
+        """Return why a host may not be begun, or '' if it may."""
+        if turn.host in fleet.down:
+            return f'{turn.host} is down. Start its compute service, or skip it.'
+        return limits.why_too_many(self.maintenance, turns, fleet.out, fleet.groups, turn)
+
     def _next_step(self, fleet: Fleet, waiting: Sequence[Turn], allowed: Sequence[str]) -> plan.Step:
         """Return what comes next, as if the guests of the drains in progress were where they are going."""
         out = {turn.host for turn in self._turns.values() if turn.is_out}
@@ -288,7 +305,7 @@ class _Run:
         going = {guest: to for turn in self._with(_T.DRAINING) for guest, to in turn.moves.items()}
         guests = [
             dataclasses.replace(one, host=going.get(one.uuid, one.host)) if one.host in out else one
-            for one in fleet.guests
+            for one in self._engine.guests(self.maintenance)
         ]
         # A host that is disabled already may have guests and receives none.
         leaves_only = [plan.Host(host, {}) for host in {*allowed} - {host.name for host in in_service}]
@@ -305,13 +322,13 @@ class _Run:
 
     def _wait_for_room(self, step: plan.Step) -> bool:
         """Wait until the other hosts have room for the guests of the next one, or give it up."""
-        why = f'Less than the reserve of {", ".join(step.short)} would be free on the hosts in service.'
+        why = f'Without {step.host} less than the reserve of {", ".join(step.short)} would be free.'
         if step.left:
             guests = ', '.join(step.left[:_NAMED])
             why = f'No host has room for {base.count(len(step.left), "guest")} of {step.host}: {guests}.'
         patience = self.maintenance.wait_for_room
         if patience is not None and self._passed(self.maintenance.no_room_since, patience):
-            reason = f'{why} This was so for {times.span(patience)}.'
+            reason = f'{why} No host could leave service for {times.span(patience)}. Free room. {_DECIDE}'
             self._finish(self._turns[step.host], _T.FAILED, reason)
             self._will(no_room_since=None)
             self._commit()
@@ -324,7 +341,7 @@ class _Run:
         try:
             self._engine.start(self.maintenance, turn)
         except Refused as error:
-            self._finish(turn, _T.FAILED, str(error))
+            self._finish(turn, _T.FAILED, f'{str(error).strip()} {_DECIDE}')
             self._commit()
 
     # --- the end -----------------------------------------------------------------------------------------------------

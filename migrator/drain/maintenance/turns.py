@@ -2,7 +2,7 @@
 
 """A maintenance and the turn of each of its hosts: their rows, and the tables of legal moves.
 
-A turn begins when its host is drained. It ends when the host is a destination again, or when it is given up.
+A host waits, is drained, worked on, and used again. Its turn is the row that has this.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class MaintenanceStatus(enum.StrEnum):
     """The status of a maintenance."""
 
     RUNNING = 'running'
-    #: No turn has failed.
+    #: Every turn has ended, none has failed, and none was left out for the deadline.
     COMPLETED = 'completed'
     #: Some turns have failed, or were skipped for the deadline.
     INCOMPLETE = 'incomplete'
@@ -116,7 +116,7 @@ class Turn(base.Versioned):
     :ivar was_worked_on: whether the work has done something, so that the host has to show that it is back.
     :ivar work_ended_at: when a user has said that the work has ended.
     :ivar settles_from: since when the host has reported without a gap, after its work.
-    :ivar seen_at: the newest of these reports.
+    :ivar seen_at: before its work, when a look last found that it reports; after it, the newest report that was seen.
     :ivar reason: why it waits, has failed or was skipped.
     """
 
@@ -168,7 +168,7 @@ class Maintenance(base.Versioned):
     :ivar of_drains: the further fields of its drains.
     :ivar forgiven: how many failed turns a user has accepted by resuming it.
     :ivar no_room_since: since when the hosts that wait have no room for their guests.
-    :ivar log_seq: the ``seq`` of the newest event of its log.
+    :ivar log_seq: rises with each write, by the number of its events or by 1.
     :ivar wait_error: the error for which it waits, for its owner to know it again; None: it waits for none.
     """
 

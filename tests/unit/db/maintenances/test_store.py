@@ -7,6 +7,7 @@ import pytest
 from migrator import exception
 from migrator.drain.maintenance import errors
 from migrator.drain.maintenance.turns import Maintenance, Turn
+from migrator.objects.drain import Drain
 from tests.unit.drain.maintenance import site as sites
 from tests.unit.drain.maintenance.day import Day
 
@@ -50,6 +51,23 @@ def test_host_has_one_maintenance_at_a_time(store):
     with pytest.raises(errors.HostInMaintenance, match='Host b is in maintenance m2'):
         store.write(ended, {'status': 'running', 'ended_at': None}, [], [('status', {})])
     assert (store.get('m1'), store.holders(['a', 'b', 'c'])) == (ended, {'b': 'm2', 'c': 'm2'})
+
+
+def test_host_that_is_drained_gets_no_maintenance_and_one_in_a_maintenance_no_drain(scene, store):
+    drains = scene.database.drains
+    drains.accept(Drain(uuid='d1', host='b'), has_service=False)
+    with pytest.raises(exception.DrainInProgress, match='b'):
+        accept(store, 'm1', 'a', 'b')
+    first = accept(store, 'm1', 'a')
+    turn = store.read_turns('m1')[0].replace(status='draining', is_out=True, drain='d2')
+    for given, error in ((None, errors.HostInMaintenance), (('m1', 'a'), errors.TurnNotDue)):
+        with pytest.raises(error, match='aintenance m1'):
+            drains.accept(Drain(uuid='d2', host='a'), has_service=False, turn=given)
+    first = store.write(first, {}, [turn], [])
+    drains.accept(Drain(uuid='d2', host='a'), has_service=False, turn=('m1', 'a'))
+    store.write(first, {'status': 'cancelled', 'ended_at': store.now()}, [], [('status', {})])
+    with pytest.raises(errors.TurnNotDue, match='does not need drain d3 of a any more'):
+        drains.accept(Drain(uuid='d3', host='a'), has_service=False, turn=('m1', 'a'))
 
 
 def test_write_of_what_was_read_before_another_write_changes_nothing(store):

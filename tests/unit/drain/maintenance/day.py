@@ -163,7 +163,8 @@ class Day:
         elif what == 'disabled' and one.disabled_by is None and self.random.random() < 0.2:
             one.disabled_by = 'an operator'
         elif what == 'enabled' and one.disabled_by == 'an operator':
-            one.disabled_by = None
+            out = {turn.host for turn in with_status(self.turns(), *sites.OUT)}
+            one.disabled_by = one.disabled_by if one.name in out else None
 
     def turns(self):
         """Return the turns of its hosts."""

@@ -2,8 +2,7 @@
 
 """A small site in memory: machines, guests and drains, and rows that are guarded as in a database.
 
-It is what really is so. A maintenance sees of it what the site reports, and :class:`Watch` judges what it does by what
-is so.
+The site has the true state. A maintenance sees only its reports. :class:`Watch` judges each action by the true state.
 """
 
 import dataclasses
@@ -67,11 +66,12 @@ class Site:
     """
 
     down_time = DOWN_TIME
+    again = 'Retry the drain.'
 
     def __init__(self, machines, guests, make_store=None):
         self.machines = {one.name: one for one in machines}
-        #: guest -> its host and its size
-        self.guests = dict(guests)
+        #: Guest -> its host and its size.
+        self.where = dict(guests)
         self.time = 0.0
         self.rows = {}
         #: drain -> how often it has found no room for its next guest
@@ -99,7 +99,7 @@ class Site:
 
     def move_guests(self):
         for drain in [row for row in self.rows.values() if not row.ended]:
-            here = sorted(guest for guest, (host, _) in self.guests.items() if host == drain.host)
+            here = sorted(guest for guest, (host, _) in self.where.items() if host == drain.host)
             if drain.cancel_requested_at is not None:
                 self._end(drain, DrainStatus.CANCELLED, 'It was cancelled.')
                 continue
@@ -115,9 +115,9 @@ class Site:
             # Not every guest goes where the plan has it. The others go to the emptiest host that may have them.
             wanted = drain.priorities.get(guest) if int(guest[-1]) % 3 else None
             for to in [wanted, *sorted(self.machines, key=lambda name: (-self.free(name), name))]:
-                if to is not None and to != drain.host and self._takes(to, self.guests[guest][1]):
+                if to is not None and to != drain.host and self._takes(to, self.where[guest][1]):
                     self.watch.moves(guest, to)
-                    self.guests[guest] = (to, self.guests[guest][1])
+                    self.where[guest] = (to, self.where[guest][1])
                     self.tries[drain.uuid] = 0
                     break
 
@@ -132,10 +132,10 @@ class Site:
         return one.runs and not one.forced_down
 
     def free(self, name):
-        return self.machines[name].room - sum(size for host, size in self.guests.values() if host == name)
+        return self.machines[name].room - sum(size for host, size in self.where.values() if host == name)
 
     def on(self, name):
-        return sorted(guest for guest, (host, _) in self.guests.items() if host == name)
+        return sorted(guest for guest, (host, _) in self.where.items() if host == name)
 
     # --- what a maintenance asks -------------------------------------------------------------------------------------
 
@@ -167,9 +167,12 @@ class Site:
             elif not by_us and not self.is_up(one):
                 out[name] = 'it is down'
         hosts = [Host(one.name, {'SIZE': one.room}, one.group) for one in self.machines.values() if one.name not in out]
-        guests = [Guest(uuid, host, {'SIZE': size}) for uuid, (host, size) in sorted(self.guests.items())]
+        down = {name for name, one in self.machines.items() if not self.is_up(one)}
         groups = {name: self.machines[name].group for name in out if self.machines[name].group}
-        return Fleet(hosts, guests, out, groups, list(self.trouble))
+        return Fleet(hosts, down, out, groups, list(self.trouble))
+
+    def guests(self, _maintenance):
+        return [Guest(uuid, host, {'SIZE': size}) for uuid, (host, size) in sorted(self.where.items())]
 
     def start(self, maintenance, turn):
         self.on_call('start')

@@ -60,7 +60,7 @@ def test_host_is_begun_only_if_it_is_expected_to_be_back_in_time():
     deadline = NOW + datetime.timedelta(minutes=30)
     assert limits.why_not_now(maintenance(deadline=deadline), [done(20)], NOW) == ''
     assert limits.why_not_now(maintenance(deadline=deadline), [done(40)], NOW) == (
-        'It would end after the deadline 2026-11-01 21:30:00 UTC: a host takes 40 min.'
+        'A host would be back only after the deadline 2026-11-01 21:30:00 UTC: a host takes 40 min.'
     )
     assert limits.is_too_late(maintenance(deadline=deadline), [done(40)], NOW)
 
@@ -69,9 +69,9 @@ def test_host_is_begun_only_if_it_is_expected_to_be_back_in_time():
     ('window', 'minutes', 'why'),
     [
         ('20:00-22:00 UTC', 30, ''),
-        ('20:00-21:20 UTC', 30, 'It waits for its window 20:00-21:20 UTC: a host takes 30 min.'),
-        ('22:00-23:00 UTC', 30, 'It waits for its window 22:00-23:00 UTC: a host takes 30 min.'),
-        ('20:50-21:10 UTC', 30, 'The window 20:50-21:10 UTC is too short: a host takes 30 min. Request it with a'),
+        ('20:00-21:20 UTC', 30, '20 min of the window 20:00-21:20 UTC are left, and a host takes 30 min. The next'),
+        ('22:00-23:00 UTC', 30, 'The window 22:00-23:00 UTC is closed. The next host begins when it opens.'),
+        ('20:50-21:10 UTC', 30, 'The window 20:50-21:10 UTC is too short: a host takes 30 min. Cancel it, and'),
     ],
 )
 def test_host_is_begun_only_if_the_rest_of_the_window_is_expected_to_be_enough(window, minutes, why):
@@ -91,13 +91,18 @@ def turns(**out):
     ('more', 'ours', 'others', 'why'),
     [
         ({'parallel': 1}, [], {}, ''),
-        ({'parallel': 1}, ['b1'], {}, 'At most 1 may be out of service: b1 is already.'),
+        ({'parallel': 1}, ['b1'], {}, 'At most 1 may be out of service: b1 (it is waiting)'),
         ({'parallel': 2}, ['b1'], {}, ''),
-        ({'parallel': 2}, ['b1'], {'b2': 'it is down'}, 'At most 2 may be out of service: b1, b2 (it is down) are'),
+        (
+            {'parallel': 2},
+            ['b1'],
+            {'b2': 'it is down'},
+            'At most 2 may be out of service: b1 (it is waiting), b2 (it is',
+        ),
         # What is no host of the maintenance counts in its group only.
         ({'parallel': 1}, [], {'a9': 'it is disabled'}, ''),
         ({'parallel': 9, 'per_group': 1}, ['b1'], {}, ''),
-        ({'parallel': 9, 'per_group': 1}, ['a2'], {}, 'At most 1 of a may be out of service: a2 is already.'),
+        ({'parallel': 9, 'per_group': 1}, ['a2'], {}, 'At most 1 of a may be out of service: a2 (it is waiting)'),
         ({'parallel': 9, 'per_group': 1}, [], {'a9': 'it is disabled'}, 'At most 1 of a may be out of service: a9 (it'),
         # The host that leaves is out already: it does not count twice.
         ({'parallel': 1}, [], {'a1': 'it is disabled'}, ''),

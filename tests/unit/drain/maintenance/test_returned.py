@@ -22,23 +22,23 @@ def report(seconds=10.0, boot='first', kernel='old', reports=True, **more):
 
 
 def waits(turn, found, by, settle=120.0, gap=60.0):
-    return judge(turn, found, by, settle, gap).waits_for
+    return judge(turn, found, by, settle, gap).why_not
 
 
 @pytest.mark.parametrize(
-    ('by', 'boot', 'kernel', 'waits_for'),
+    ('by', 'boot', 'kernel', 'why_not'),
     [
         ('reboot', 'second', 'new', ''),
-        ('reboot', 'second', 'old', 'a reboot: its kernel is the one of before'),
-        ('reboot', 'second', None, 'a report that names the start of its kernel'),
+        ('reboot', 'second', 'old', 'it was not rebooted since its work began'),
+        ('reboot', 'second', None, 'it does not report the start of its kernel'),
         ('restart', 'second', 'old', ''),
-        ('restart', 'first', 'old', 'a restart of its compute service'),
-        ('restart', None, 'old', 'a restart of its compute service'),
-        ('report', 'first', 'old', 'reports for 2 min without a gap'),
+        ('restart', 'first', 'old', 'its compute service was not restarted since its work began'),
+        ('restart', None, 'old', 'its compute service was not restarted since its work began'),
+        ('report', 'first', 'old', 'it has to report for 2 min without a gap'),
     ],
 )
-def test_first_report_after_the_work_shows_a_start_of_the_kernel_or_of_the_service(by, boot, kernel, waits_for):
-    assert waits(TURN, report(boot=boot, kernel=kernel), by) == waits_for
+def test_first_report_after_the_work_shows_a_start_of_the_kernel_or_of_the_service(by, boot, kernel, why_not):
+    assert waits(TURN, report(boot=boot, kernel=kernel), by) == why_not
 
 
 @pytest.mark.parametrize('by', ['reboot', 'restart', 'report'])
@@ -48,12 +48,12 @@ def test_first_report_after_the_work_shows_a_start_of_the_kernel_or_of_the_servi
     ids=['before', 'at its end', 'away', 'stopped'],
 )
 def test_report_from_before_the_end_or_of_a_host_that_is_away_counts_for_nothing(by, found):
-    assert waits(TURN, found, by) == 'a report from after its work'
+    assert waits(TURN, found, by) == 'its compute service has not reported since the work ended'
 
 
 def test_host_that_an_operator_has_forced_down_and_one_without_a_service_are_named():
     assert 'forced down' in waits(TURN, report(boot='second', forced_down=True), 'restart')
-    assert 'it has none' in waits(TURN, None, 'restart')
+    assert 'it has no compute service' in waits(TURN, None, 'restart')
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_hosts_are_emptied_worked_on_and_used_again_one_after_the_other():
     night = Night(guests={'guest1': ('host1', 4), 'guest2': ('host2', 4)})
     assert night.go_on() == {'host1': 'draining', 'host2': 'waiting'}
     assert (night.is_disabled('host1'), night.is_disabled('host2')) == (True, False)
-    assert night.row.waits_for == 'At most 1 may be out of service: host1 is already.'
+    assert night.row.waits_for == 'At most 1 may be out of service: host1 (it is draining).'
     assert night.work('host1') == {'host1': 'done', 'host2': 'draining'}
     assert not night.is_disabled('host1')
     assert night.work('host2') == {'host1': 'done', 'host2': 'done'}
@@ -94,22 +94,22 @@ def test_plan_says_where_the_guests_go():
 def test_host_is_claimed_once_and_its_claim_stands_in_the_refusal():
     night = Night().until_ready()
     claim = night.begin()
-    with pytest.raises(errors.InvalidTurn, match='working: ada has claimed it'):
+    with pytest.raises(errors.InvalidTurn, match='which is working: ada has claimed it'):
         night.begin(by='bob')
     for wrong in ('', 'other'):
-        with pytest.raises(errors.InvalidTurn, match=f'name its claim, which is {claim} of ada'):
+        with pytest.raises(errors.InvalidTurn, match=f'ada has the claim {claim}. Name it only if that work has ended'):
             night.done(wrong)
     assert night.done(claim).status == 'returning'
-    with pytest.raises(errors.InvalidTurn, match='only the work at a host that has begun can end'):
+    with pytest.raises(errors.InvalidTurn, match='no work is in progress there'):
         night.done(claim)
 
 
 @pytest.mark.parametrize(
     ('change', 'why'),
     [
-        (lambda night: night.site.guests.update(late=('host1', 1)), 'guests: late'),
-        (lambda night: setattr(night.site.machines['host2'], 'disabled_by', 'ada'), 'host2 (it is disabled) is'),
-        (lambda night: night.change('pause'), 'paused: resume it first'),
+        (lambda night: night.site.where.update(late=('host1', 1)), 'guests: late'),
+        (lambda night: setattr(night.site.machines['host2'], 'disabled_by', 'ada'), 'host2 (it is disabled)'),
+        (lambda night: night.change('pause'), 'which is paused: resume it first'),
         (lambda night: night.change('cancel'), 'cancelling: it was cancelled'),
         (lambda night: night.site.trouble.append('other has died.'), 'other has died'),
         (lambda night: setattr(night.site.machines['host1'], 'reported', -900.0), 'host1 does not report'),
@@ -124,11 +124,24 @@ def test_work_does_not_begin_where_a_check_or_a_limit_forbids_it(change, why):
     assert night.turn('host1').status == 'ready'
 
 
+def test_host_that_an_operator_has_enabled_is_not_worked_on_and_says_so():
+    night = Night().until_ready()
+    night.site.machines['host1'].disabled_by = None
+    night.go_on()
+    assert night.turn('host1').reason == 'host1 was enabled meanwhile, and gets guests. Disable it, or skip it.'
+    with pytest.raises(errors.InvalidTurn, match=r'host1 was enabled meanwhile\. Disable it'):
+        night.begin()
+    night.site.machines['host1'].disabled_by = 'ada'
+    night.go_on()
+    assert night.turn('host1').reason is None
+    assert night.begin()
+
+
 def test_host_whose_reboot_could_not_be_seen_is_not_worked_on():
     night = Night(returned_by='reboot').until_ready()
     reports = night.site.reports
     night.site.reports = lambda hosts: {
-        host: sites.Report(one.at, True, one.boot) for host, one in reports(hosts).items()
+        host: sites.Report(one.at, True, one.boot, disabled=True) for host, one in reports(hosts).items()
     }
     with pytest.raises(errors.InvalidTurn, match='does not report the start of its kernel'):
         night.begin()
@@ -138,7 +151,9 @@ def test_claim_that_lapses_is_shown_and_still_ends_the_work():
     night = Night(work_timeout=3600).until_ready()
     claim = night.begin()
     night.go_on(3600)
-    assert night.turn('host1').reason == 'The claim of ada has lapsed after 60 min: end the work.'
+    assert night.turn('host1').reason == (
+        'ada claimed it more than 60 min ago. Once the work has ended, report its end with the claim.'
+    )
     assert night.done(claim).status == 'returning'
 
 
@@ -149,10 +164,13 @@ def test_host_that_does_not_come_back_stays_disabled_and_the_rest_waits_for_a_us
     assert night.go_on(300) == {'host1': 'failed', 'host2': 'waiting'}
     assert night.is_disabled('host1')
     assert night.turn('host1').reason == (
-        'It has not come back within 10 min. It waits for a restart of its compute service. It stays disabled.'
+        'It is not back: its compute service was not restarted since its work began. That was so for 10 min, and it '
+        'stays disabled. Then retry the host, or skip it.'
     )
     assert (night.row.shown_status, night.row.message) == (
-        'paused', '1 host failed: host1. It is paused until it is resumed or cancelled.',
+        'paused',
+        '1 host failed: host1. The maintenance is paused. Retry or skip each of them, then resume the maintenance; or '
+        'cancel it.',
     )  # fmt: skip
     # It is still out of service, so that resuming alone does not begin the next host.
     night.change('resume')
@@ -167,7 +185,7 @@ def test_host_that_is_forced_down_while_it_returns_is_named_and_does_not_fail():
     night.done(night.begin())
     night.site.machines['host1'].forced_down = True
     assert night.go_on(700)['host1'] == 'returning'
-    assert night.turn('host1').reason == 'It waits for an operator who declares it up: it is forced down.'
+    assert night.turn('host1').reason == 'It is not back: it is forced down. Declare it up once it is repaired.'
 
 
 def test_failed_host_that_an_operator_enables_is_out_of_service_no_more():
@@ -232,7 +250,7 @@ def test_drain_that_leaves_something_fails_its_host_with_what_it_says():
     night.site.stuck.add('guest1')
     night.go_on()
     assert night.go_on(10)['host1'] == 'failed'
-    assert night.turn('host1').reason == 'Left: guest1.'
+    assert night.turn('host1').reason == 'Left: guest1. Clear what is left. Then retry the host, or skip it.'
     assert night.row.paused
 
 
@@ -256,13 +274,16 @@ def test_host_without_room_for_its_guests_waits_and_says_which_and_fails_in_time
     assert night.row.waits_for == 'No host has room for 1 guest of host1: big.'
     assert night.go_on(500) == {'host1': 'waiting'}
     assert night.go_on(100) == {'host1': 'failed'}
-    assert night.turn('host1').reason == 'No host has room for 1 guest of host1: big. This was so for 10 min.'
+    assert night.turn('host1').reason == (
+        'No host has room for 1 guest of host1: big. No host could leave service for 10 min. Free room. Then retry the '
+        'host, or skip it.'
+    )
 
 
 def test_room_that_comes_in_time_is_used():
     night = Night(hosts=('host1',), guests={'big': ('host1', 9), 'other': ('spare', 9)}, wait_for_room=600)
     night.go_on()
-    del night.site.guests['other']
+    del night.site.where['other']
     assert night.go_on(599) == {'host1': 'draining'}
     assert (night.row.waits_for, night.row.no_room_since) == (None, None)
 
@@ -270,7 +291,7 @@ def test_room_that_comes_in_time_is_used():
 def test_reserve_is_kept_free_on_the_hosts_in_service():
     night = Night(reserve={'SIZE': 17})
     night.go_on()
-    assert night.row.waits_for == 'Less than the reserve of SIZE would be free on the hosts in service.'
+    assert night.row.waits_for == 'Without host1 less than the reserve of SIZE would be free.'
     assert Night(reserve={'SIZE': 16}).go_on()['host1'] == 'draining'
 
 
@@ -297,12 +318,39 @@ def test_host_that_does_not_report_is_waited_for_and_one_that_was_declared_down_
     one = night.site.machines['host1']
     one.runs = False
     night.go_on(70)
-    assert (night.turn('host1').status, night.turn('host1').reason) == ('draining', 'host1 does not report.')
+    assert (night.turn('host1').status, night.turn('host1').reason) == (
+        'draining',
+        'host1 does not report. Start its compute service.',
+    )
     one.forced_down = True
     assert night.go_on()['host1'] == 'failed'
-    assert night.turn('host1').reason == 'host1 was declared down before its work. Evacuate host1.'
+    assert night.turn('host1').reason == (
+        'host1 was declared down before its work. Evacuate host1. Then retry the host, or skip it.'
+    )
     night.site.pass_time(10)
     assert [row.status for row in night.site.rows.values()] == ['cancelled']
+
+
+def test_host_that_is_down_is_not_begun_and_the_reason_says_what_to_do():
+    night = Night(parallel=2)
+    night.site.machines['host1'].runs = False
+    assert night.go_on(10) == {'host1': 'waiting', 'host2': 'draining'}
+    night = Night(hosts=('host1',))
+    night.site.machines['host1'].forced_down = True
+    night.go_on(10)
+    assert night.row.waits_for == 'host1 is down. Start its compute service, or skip it.'
+    night.skip('host1')
+    night.go_on()
+    assert night.row.status == 'completed'
+
+
+def test_host_that_is_gone_is_out_of_service_no_more():
+    night = Night().until_ready()
+    night.fail(night.begin())
+    del night.site.machines['host1']
+    night.go_on()
+    night.change('resume')
+    assert night.go_on()['host2'] == 'draining'
 
 
 def test_deadline_ends_what_has_not_begun():
