@@ -292,8 +292,8 @@ class SharedCandidates:
         self._guard = threads.lock()
         self._locks: dict[_Key, executors.Lock] = {}
         self._lists: dict[_Key, Candidates] = {}
-        #: The request -> until when it counts, and what the hosts lack for it.
-        self._lacks: dict[Request, tuple[float, Lacks]] = {}
+        #: The request -> until when it counts, the number of the last list before it, and what the hosts lack for it.
+        self._lacks: dict[Request, tuple[float, int, Lacks | None]] = {}
         self._sent = 0
 
     def sent(self) -> int:
@@ -345,21 +345,23 @@ class SharedCandidates:
             is_whole=limit is None or len(found) < limit,
         )
 
-    def lacks(self, request: Request, found: Candidates) -> Lacks:
+    def lacks(self, request: Request, found: Candidates, in_tree: str | None = None) -> Lacks:
         """Return what the hosts lack that have no candidate in a list, as of some seconds ago at most.
 
+        :param in_tree: root provider of the only host that matters; None: all matter.
         :raises migrator.exception.PlacementUnreachable: Placement did not answer.
         """
         now = self._threads.clock.monotonic()
         with self._guard:
             self._lacks = {one: known for one, known in self._lacks.items() if now < known[0]}
-            known = self._lacks.get(request)
-        # A host that had room at the last request may be full now. Ask again, so that its reason has a name.
-        if known is None or not known[1].unexplained <= found.by_root.keys():
-            known = now + FRESH, read_lacks(self._client, request)
+            (_, asked, known), sent = self._lacks.get(request, (0.0, 0, None)), self._sent
+        # A host that had room at an earlier request may be full now. Ask again, so that its reason has a name.
+        nameless = frozenset[str]() if known is None else known.unexplained - found.by_root.keys()
+        if known is None or (asked < found.number and (nameless if in_tree is None else in_tree in nameless)):
+            known = read_lacks(self._client, request)
             with self._guard:
-                self._lacks[request] = known
-        return known[1]
+                self._lacks[request] = now + FRESH, sent, known
+        return known
 
     def refused(self, allocations: allocation_state.Allocations) -> None:
         """Remove a candidate from every list, because Placement has refused its allocations."""

@@ -185,7 +185,7 @@ class _Choice:
             found = shared.get(request, root, sent, whole=True)
             chosen = self._best(found, named)
         if chosen is None:
-            raise exception.NoValidHost(reason=self._explain(found, shared.lacks(request, found), named))
+            raise exception.NoValidHost(reason=self._explain(found, shared.lacks(request, found, root), named))
         best, claim = chosen
         return Destination(best.host, best.node, held.allocations, claim, held.generation)
 

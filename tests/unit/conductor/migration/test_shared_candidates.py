@@ -88,6 +88,24 @@ def test_old_list_without_a_usable_host_is_asked_for_anew(chooser: Chooser) -> N
     assert chooser.choose().host == 'host2'
 
 
+def test_what_hosts_lack_is_asked_again_only_for_a_newer_list_in_which_a_host_has_no_name_for_it(
+    chooser: Chooser,
+) -> None:
+    request = chooser.stage.instance.flavor.request
+    found = chooser.shared.get(request, None)
+    empty = candidates.Candidates({}, [], found.number, found.until, True)
+    before = chooser.asked()
+    for _ in range(5):
+        # Each host has room, so that what it lacks has no name.
+        assert len(chooser.shared.lacks(request, empty).unexplained) == 3
+    assert chooser.asked() - before == 1
+    newer = candidates.Candidates({}, [], found.number + 1, found.until, True)
+    chooser.shared.lacks(request, newer, in_tree='of a host without a provider')
+    assert chooser.asked() - before == 1
+    chooser.shared.lacks(request, newer)
+    assert chooser.asked() - before == 2
+
+
 def test_hosts_beyond_the_limit_of_a_request_are_candidates(chooser: Chooser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, 'LIMIT', 1)
     services = chooser.stage.database.services
