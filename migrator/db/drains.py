@@ -25,6 +25,7 @@ from migrator.db.sql.drain_rows import DRAINS, LOG, MEMBERS, MEMBERS_OF, RUNS
 from migrator.db.sql.engine import Engine, retried
 from migrator.db.sql.statements import Prepared
 from migrator.drain.calibration import Prediction
+from migrator.drain.maintenance import errors
 from migrator.objects import COMPUTE_BINARY, base
 from migrator.objects.drain import (
     DRAIN_ENDS,
@@ -151,12 +152,16 @@ class Drains:
         try:
             with self._engine.writer() as session:
                 disables = False
-                turns.refuse_unless_due(session, drain, turn)
+                if turn is not None or not has_service:
+                    turns.refuse_unless_due(session, drain, turn)
                 if has_service:
-                    query = sa.select(_S.c.disabled, _S.c.disabled_reason).where(*here).with_for_update()
+                    held = turns.holder_of(drain.host).label('held_by')
+                    query = sa.select(_S.c.disabled, _S.c.disabled_reason, held).where(*here).with_for_update(of=_S)
                     known = session.execute(query).one_or_none()
                     if known is None:
                         raise exception.ComputeHostNotFound(host=drain.host)
+                    if turn is None and known.held_by is not None:
+                        raise errors.HostInMaintenance(host=drain.host, maintenance=known.held_by)
                     disables = not known.disabled or self._replace_ended(session, drain.host, known.disabled_reason)
                 if disables:
                     disabled = {'disabled': True, 'disabled_reason': disabled_reason(drain)}
@@ -374,10 +379,12 @@ class Drains:
         """Return the hosts that a drain allows or avoids as the destination of one of its guests."""
         with self._engine.reader() as session:
             row = session.execute(_HINTS, {'of': uuid, 'guest': instance_uuid}).one_or_none()
-        if row is None:
-            return Hints(None, ())
-        planned, tried = (row.planned or {}).get(instance_uuid), row.tried or ()
-        return Hints(row.destinations, tried, None if planned in tried else planned)
+            if row is None:
+                return Hints(None, ())
+            planned, tried = (row.planned or {}).get(instance_uuid), row.tried or ()
+            waiting = [] if row.planned is None else turns.waiting_beside(session, uuid)
+        later = [*(host for host in waiting if host not in tried and host != planned), *tried]
+        return Hints(row.destinations, later, None if planned in tried else planned)
 
     def now(self) -> datetime.datetime:
         """Return the database's time."""

@@ -284,7 +284,8 @@ class Hints:
 
     :ivar only: the hosts that may receive it; None: any.
     :ivar first: the host that a plan has given it, which comes first; None: none, or it has failed there.
-    :ivar later: the hosts where it has failed. Any other candidate comes first.
+    :ivar later: the hosts that come after any other candidate, in this order: those that are worked on later in the
+        same maintenance, then those where it has failed.
     """
 
     only: Sequence[str] | None

@@ -9,6 +9,7 @@ import pytest
 from migrator import exception
 from migrator.drain.maintenance import actions, errors
 from migrator.drain.maintenance.turns import Maintenance, Turn
+from migrator.objects import Flavor
 from tests.functional import state
 from tests.functional.migration_requests import refused
 from tests.functional.test_drain import DRAINS, host_of, is_disabled
@@ -141,6 +142,26 @@ def test_guest_that_is_shut_off_stays_if_the_request_says_so(cloud):
         rounds.begin('host1')
 
 
+@pytest.mark.cloud(hosts=4)
+def test_guest_that_has_no_planned_host_goes_to_no_host_that_is_worked_on_later(cloud):
+    rounds = Rounds(cloud, 'host1', 'host2', 'host3')
+    rounds.until(host1='draining')
+    late = cloud.boot('late', 'host1')
+    rounds.until(host1='ready')
+    assert host_of(cloud, late) == 'host4'
+
+
+def test_dedicated_processors_that_no_host_reports_are_planned_as_shared_ones(cloud):
+    flavor = Flavor(name='pinned', vcpus=2, memory_mb=1024, extra_specs={'hw:cpu_policy': 'dedicated'})
+    engine = cloud.conductors['conductor1'].maintenances.engine
+    guest = cloud.boot('pinned', 'host1', flavor=flavor)
+    rounds = Rounds(cloud, 'host1', stopped='stay')
+    (found,) = engine.guests(rounds.row)
+    assert (found.uuid, found.needs['VCPU'], 'PCPU' in found.needs) == (guest.uuid, 2, False)
+    cloud.database.instances.update(guest.uuid, vm_state='stopped')
+    assert [one.only for one in engine.guests(rounds.row)] == [frozenset()]
+
+
 def test_host_that_dies_while_it_is_drained_fails_and_so_pauses_the_rest(cloud):
     guests = [cloud.boot(f'guest{number}', 'host1') for number in range(2)]
     rounds = Rounds(cloud, 'host1', 'host2')
@@ -160,7 +181,7 @@ def test_hosts_that_died_elsewhere_keep_further_ones_from_being_begun(cloud):
     rounds.until(host1='ready')
     cloud.kill('host3')
     cloud.simulation.run_until(lambda: state.service(cloud, 'host3')['state'] == 'down', timeout=200)
-    with pytest.raises(errors.InvalidTurn, match='Host host3 is down, and is no host of this maintenance'):
+    with pytest.raises(errors.InvalidTurn, match='Host host3 is down, and is no host of a maintenance'):
         rounds.begin('host1')
 
 

@@ -16,7 +16,7 @@ from tests.simulation.plant import Shelf, patched
 SHELF = Shelf()
 
 
-@SHELF.plant('I32', 'maintenances seed 2', 'maintenances seed 3')
+@SHELF.plant('I32', 'maintenances seed 1', 'maintenances seed 2')
 def work_begins_before_the_last_guest_has_left() -> Iterator[object]:
     """A host counts as empty as soon as its drain has begun, and is not checked."""
     drains = MaintenanceEngine.drains
@@ -31,7 +31,7 @@ def work_begins_before_the_last_guest_has_left() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('I32', 'maintenances seed 1', 'maintenances seed 3')
+@SHELF.plant('I32', 'maintenances seed 1', 'maintenances seed 2')
 def report_from_before_the_work_counts() -> Iterator[object]:
     """A host is back as soon as its work has ended."""
     with patched(returned, 'judge', lambda *_args: returned.Verdict()) as there:
@@ -50,7 +50,7 @@ def limit_forgets_what_was_begun_before() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('I32', 'maintenances seed 18', 'maintenances seed 51')
+@SHELF.plant('I32', 'maintenances seed 33')
 def claim_is_given_twice() -> Iterator[object]:
     """A write does not need what was read to be what is there."""
     write = Maintenances.write
@@ -63,7 +63,7 @@ def claim_is_given_twice() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('I32', 'maintenances seed 4', 'maintenances seed 13')
+@SHELF.plant('I32', 'maintenances seed 13', 'maintenances seed 23')
 def guest_is_sent_to_a_host_that_returns() -> Iterator[object]:
     """A host is enabled when its work has ended, and not when it is back."""
     done = actions.done

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from migrator import context, exception
 from migrator.conductor.migration.context import Tools
@@ -17,8 +16,9 @@ from migrator.drain.maintenance.engine import Fleet
 from migrator.drain.maintenance.plan import Guest, Host
 from migrator.drain.maintenance.returned import Report
 from migrator.drain.maintenance.turns import Maintenance, Stopped, Turn
-from migrator.objects import COMPUTE_BINARY, ComputeNode, MigrationType, Service, protocol
+from migrator.objects import COMPUTE_BINARY, STOPPED, ComputeNode, MigrationType, Service, protocol
 from migrator.objects.drain import Drain
+from migrator.objects.request import Request
 
 #: Seconds to wait until a host has listed its guests.
 _TIMEOUT = 10.0
@@ -76,22 +76,32 @@ class MaintenanceEngine:
 
     def guests(self, maintenance: Maintenance) -> list[Guest]:
         """Return the guests of all hosts."""
+        database = self._tools.database
         allowed = maintenance.of_drains.get('destinations')
         only = None if allowed is None else frozenset(allowed)
-        found = self._tools.database.instances.list()
-        return [Guest(one.uuid, one.host, one.flavor.request.total, only) for one in found]
+        classes = {node.host: _capacity(node).keys() for node in database.services.list_nodes()}
+        stays = maintenance.stopped == Stopped.STAY
+        return [
+            Guest(
+                one.uuid,
+                one.host,
+                _needs(one.flavor.request, classes.get(one.host, ())),
+                frozenset() if stays and one.vm_state == STOPPED else only,
+            )
+            for one in database.instances.list()
+        ]
 
-    def _trouble(self, maintenance: Maintenance, services: Any) -> list[str]:
+    def _trouble(self, maintenance: Maintenance, services: Iterable[Service]) -> list[str]:
         database = self._tools.database
-        mine = {turn.host for turn in database.maintenances.read_turns(maintenance.uuid)}
+        known = {turn.host for turn in database.maintenances.read_turns(maintenance.uuid)} | database.maintenances.out()
         since = maintenance.created_at
-        # A host that was down before is known to the user who has requested this, and counts in the limits.
+        # One that was down before counts in the limits, and one that is disabled is away for its own reasons.
         dead = [
             one.host
             for one in services
-            if one.host not in mine and one.down_since is not None and since is not None and one.down_since > since
+            if one.host not in known and not one.disabled and since and one.down_since and one.down_since > since
         ]
-        found = [f'Host {host} is down, and is no host of this maintenance.' for host in sorted(dead)]
+        found = [f'Host {host} is down, and is no host of a maintenance.' for host in sorted(dead)]
         evacuations = database.migrations.list({'migration_type': MigrationType.EVACUATION.value}, in_progress=True)
         hosts = sorted({row.source_compute for row in evacuations})
         return found + [f'Host {host} is being evacuated.' for host in hosts]
@@ -148,10 +158,12 @@ class MaintenanceEngine:
         with contextlib.suppress(exception.InvalidDrainState, exception.DrainNotFound):
             self._tools.database.drains.request(turn.drain, 'cancel', None)
 
-    def enable(self, turn: Turn) -> None:
-        """Enable a host that this turn's drain has disabled, unless it is disabled for another reason by now."""
-        for drain in self.drains([turn.drain] if turn.drain else []).values():
+    def enable(self, turn: Turn) -> bool:
+        """Enable a host that a drain of this turn has disabled, and return whether it is enabled."""
+        for drain in self.drains([uuid for uuid in (turn.drain, turn.last_drain) if uuid]).values():
             self._tools.database.drains.enable_host(drain)
+        report = self.reports([turn.host]).get(turn.host)
+        return report is not None and not report.disabled
 
     def when_dead(self, host: str) -> str:
         """Return what an operator does with the guests of a host that was declared down, as a sentence."""
@@ -175,6 +187,18 @@ def _why_out(service: Service) -> str:
     if not service.reports:
         return 'it is down'
     return 'it is disabled' if service.disabled else ''
+
+
+def _needs(request: Request, classes: Collection[str]) -> Mapping[str, int]:
+    """Return what a guest uses of its host, by the form of its request that the host can have met.
+
+    Classes that the host does not report are left out. A sharing provider lends them, or an operator has added them.
+
+    :param classes: the resource classes of the host.
+    """
+    forms = request.totals
+    form = next((one for one in forms if one.keys() <= set(classes)), forms[0])
+    return {name: amount for name, amount in form.items() if name in classes}
 
 
 def _capacity(node: ComputeNode) -> Mapping[str, int]:

@@ -19,7 +19,7 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds between two looks at a maintenance. A drain and a host that returns take longer.
 INTERVAL = 5.0
-#: The same while the other hosts have no room. Each look reads all guests.
+#: Seconds between two searches for the next host while there is no room. Each reads all guests.
 _WITHOUT_ROOM = 30.0
 
 
@@ -37,6 +37,8 @@ class Maintenances:
         self.store = tools.database.maintenances
         #: Maintenance -> when it is looked at again, in monotonic seconds.
         self._next: dict[str, float] = {}
+        #: Maintenance -> from when on the next host is looked for, if there was no room for its guests.
+        self._plans_at: dict[str, float] = {}
 
     def sweep(self, due: Due) -> None:
         """Take over the maintenances in progress without a living owner, and advance those of this conductor.
@@ -66,9 +68,12 @@ class Maintenances:
             if known.owner != self._tools.owner or known.ended:
                 self._next.pop(uuid, None)
                 return
-            done = run.advance(self.store, self.engine, known)
-            if done.no_room_since is not None:
-                self._next[uuid] = self._tools.threads.clock.monotonic() + _WITHOUT_ROOM
+            now = self._tools.threads.clock.monotonic()
+            plans = now >= self._plans_at.get(uuid, now)
+            done = run.advance(self.store, self.engine, known, plans)
+            if plans:
+                self._plans_at = {one: at for one, at in self._plans_at.items() if one in self._next}
+                self._plans_at[uuid] = now + _WITHOUT_ROOM
             if done.ended:
                 LOG.info(
                     'Maintenance has ended: %(uuid)s is %(status)s: %(message)s',

@@ -235,7 +235,7 @@ class _Choice:
                 else:
                     return place, there[0].allocations
         if later and all(hints is not None and host in hints.later for host in full):
-            return later[0]
+            return min(later, key=lambda one: self._how_late(one[0].host))
         if allowance is not None and len(full) == 1:
             allowance.check(full[0])
         if full:
@@ -243,6 +243,11 @@ class _Choice:
                 what=f'an inbound slot at one of {len(full)} hosts', candidates=tuple(full), hosts=()
             )
         return None
+
+    def _how_late(self, host: str) -> int:
+        """Return the place of a host among those that come last, in the order of the hints."""
+        hints = self.spec.hints
+        return hints.later.index(host) if hints is not None and host in hints.later else -1
 
     @staticmethod
     def _in_order(found: Candidates, inbound: Mapping[str, tuple[int, int]], planned: str | None) -> Iterator[str]:

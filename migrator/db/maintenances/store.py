@@ -91,6 +91,12 @@ class Maintenances:
         with self._engine.reader() as session:
             return {row.host: row.maintenance for row in session.execute(query)}
 
+    def out(self) -> set[str]:
+        """Return the hosts that any maintenance in progress has out of service."""
+        query = sa.select(_H.c.host).where(_H.c.in_progress_host.is_not(None), _H.c.is_out.is_(True))
+        with self._engine.reader() as session:
+            return set(session.execute(query).scalars())
+
     def get(self, uuid: str) -> Maintenance:
         """Return one maintenance.
 

@@ -20,6 +20,17 @@ _HOLDER = Prepared(
     .where(_H.c.in_progress_host == sa.bindparam('at_host'))
     .with_for_update()
 )
+_BESIDE = sa.select(_H.c.maintenance).where(_H.c.drain == sa.bindparam('of')).scalar_subquery()
+_WAITING = Prepared(
+    sa.select(_H.c.host)
+    .where(_H.c.maintenance == _BESIDE, _H.c.status == sa.bindparam('waits'))
+    .order_by(_H.c.position)
+)
+
+
+def holder_of(host: str) -> Any:
+    """Return the maintenance in progress of a host, for the query of another row."""
+    return sa.select(_H.c.maintenance).where(_H.c.in_progress_host == host).scalar_subquery()
 
 
 def refuse_unless_due(session: Any, drain: Drain, turn: tuple[str, str] | None) -> None:
@@ -36,3 +47,8 @@ def refuse_unless_due(session: Any, drain: Drain, turn: tuple[str, str] | None) 
     if turn is not None and (known is None or known == turn):
         raise errors.TurnNotDue(maintenance=turn[0], drain=drain.uuid, host=drain.host)
     raise errors.HostInMaintenance(host=drain.host, maintenance=held.maintenance)
+
+
+def waiting_beside(session: Any, drain: str) -> list[str]:
+    """Return the hosts that still wait in the maintenance of a drain."""
+    return list(session.execute(_WAITING, {'of': drain, 'waits': TurnStatus.WAITING.value}).scalars())

@@ -46,7 +46,7 @@ def begin(store: Store, engine: Engine, uuid: str, host: str, by: str | None) ->
         report, now = engine.reports([host]).get(host), store.now()
         fleet = engine.fleet(maintenance)
         why = limits.why_too_many(maintenance, turns, fleet.out, fleet.groups, turn)
-        why = why or limits.why_not_now(maintenance, turns, now)
+        why = why or limits.why_not_now(maintenance, limits.expected_work(turns), now)
         if not why and fleet.trouble and not maintenance.despite_trouble:
             why = fleet.trouble[0]
         if not why and (report is None or not report.reports):
@@ -58,6 +58,11 @@ def begin(store: Store, engine: Engine, uuid: str, host: str, by: str | None) ->
         # The host is asked last, so that its answer is as new as can be.
         left = [f'{check.what}: {", ".join(check.left)}' for check in engine.left(maintenance, turn) if check.left]
         why = why or '; '.join(left)
+        # A start between the report and the reply would later be taken for one after the work.
+        again = engine.reports([host]).get(host)
+        starts = [None if one is None else (one.boot, one.kernel) for one in (report, again)]
+        if not why and starts[0] != starts[1]:
+            why = f'{host} was started just now. Try again'
         if why or report is None:
             raise _refused(maintenance, turn, 'begin', turn.status, why.rstrip('.'))
         marks: dict[str, Any] = {'kernel': report.kernel, 'boot': report.boot}
@@ -109,7 +114,7 @@ def skip(
     :raises .errors.InvalidTurn: the host is being drained, returns, is done or was skipped, or has another claim.
     """
 
-    def leave_out(maintenance: Maintenance, _turns: Sequence[Turn], turn: Turn) -> _Changes:
+    def leave_out(maintenance: Maintenance, turns: Sequence[Turn], turn: Turn) -> _Changes:
         do = {
             _T.DRAINING: 'cancel the maintenance, or wait until it is ready',
             _T.RETURNING: 'wait until it is back. If it does not come back it fails, and can be skipped then',
@@ -117,11 +122,14 @@ def skip(
         _refuse_unless(maintenance, turn, 'skip', (_T.WAITING, _T.READY, _T.WORKING, _T.FAILED), do)
         if turn.status == _T.WORKING:
             _check_claim(maintenance, turn, 'skip', claim)
-        ends = turn.status == _T.WAITING or (turn.status == _T.FAILED and (stays_disabled or not turn.is_out))
+        ends = not turn.is_out if turn.status in (_T.WAITING, _T.FAILED) else False
+        ends = ends or (turn.status == _T.FAILED and stays_disabled)
         status = _T.SKIPPED if ends else _T.RETURNING
         ended_at = store.now() if ends else None
         why = f'It was skipped by {by or "a user"}.'
         fields = _running_again(maintenance) if not ends else {}
+        if turn.status == _T.FAILED:
+            fields |= _forgiven(maintenance, turns)
         return fields, {'status': status.value, 'was_worked_on': False, 'ended_at': ended_at, 'reason': why}
 
     return _act(store, uuid, 'skip', by, leave_out, host)
@@ -133,14 +141,15 @@ def retry(store: Store, uuid: str, host: str, by: str | None) -> Turn:
     :raises .errors.InvalidTurn: it has not failed, or the maintenance was cancelled.
     """
 
-    def again(maintenance: Maintenance, _turns: Sequence[Turn], turn: Turn) -> _Changes:
+    def again(maintenance: Maintenance, turns: Sequence[Turn], turn: Turn) -> _Changes:
         _refuse_unless(maintenance, turn, 'retry', (_T.FAILED,), 'only a host that has failed can be retried')
         if maintenance.cancel_requested_at is not None:
             raise _refused(maintenance, turn, 'retry', maintenance.shown_status, 'request a new maintenance')
-        # Everything but its place, and whether it is out of service, is as at first.
-        first = Turn(host=host, position=turn.position, group=turn.group, is_out=turn.is_out)
+        # Everything but its place, and how it is out of service, is as at first.
+        kept: dict[str, Any] = {'position': turn.position, 'group': turn.group, 'is_out': turn.is_out}
+        first = Turn(host=host, last_drain=turn.drain or turn.last_drain, **kept)
         values = {name: value for name, value in vars(first).items() if value != getattr(turn, name)}
-        return _running_again(maintenance), values
+        return _running_again(maintenance) | _forgiven(maintenance, turns), values
 
     return _act(store, uuid, 'retry', by, again, host)
 
@@ -218,6 +227,12 @@ def _running_again(maintenance: Maintenance) -> dict[str, Any]:
     if not maintenance.ended:
         return {}
     return {'status': MaintenanceStatus.RUNNING.value, 'ended_at': None, 'message': None, 'owner': None}
+
+
+def _forgiven(maintenance: Maintenance, turns: Sequence[Turn]) -> dict[str, Any]:
+    """Return how many failures are accepted once one of them has been dealt with."""
+    left = sum(one.status == _T.FAILED for one in turns) - 1
+    return {'forgiven': max(0, left - maintenance.max_failures)}
 
 
 def _check_claim(maintenance: Maintenance, turn: Turn, action: str, claim: str | None) -> None:

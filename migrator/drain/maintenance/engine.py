@@ -72,8 +72,11 @@ class Engine(Protocol):
     def cancel(self, turn: Turn) -> None:
         """Request the cancel of a turn's drain. One that has ended stays as it is."""
 
-    def enable(self, turn: Turn) -> None:
-        """Enable a host that this turn's drain has disabled, unless it is disabled for another reason by now."""
+    def enable(self, turn: Turn) -> bool:
+        """Enable a host that a drain of this turn has disabled, and return whether it is enabled.
+
+        If it is disabled for another reason by now, it stays so.
+        """
 
     def left(self, maintenance: Maintenance, turn: Turn) -> Sequence[Check]:
         """Check whether a host is empty.

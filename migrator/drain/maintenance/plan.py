@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 #: How many hosts are tried until one is found whose guests have room elsewhere.
 _TRIES = 8
+#: How many hosts with the fewest guests are looked at for the one that comes next.
+_LOOKED_AT = 40
 #: Resource class -> amount.
 Amounts = Mapping[str, int]
 
@@ -40,7 +42,7 @@ class Guest:
     """A guest of a fleet.
 
     :ivar needs: what it uses of its host.
-    :ivar only: the hosts that may have it; None: any.
+    :ivar only: the hosts that may have it; None: any; none at all: it stays where it is.
     """
 
     uuid: str
@@ -71,6 +73,7 @@ class Step:
     :ivar moves: guest -> its destination.
     :ivar again: the guests of :attr:`moves` that move again, since their destination still waits.
     :ivar left: the guests that no host has room for.
+    :ivar lacks: resource class -> at how many hosts the first of these finds too little of it.
     :ivar short: the resource classes of which the hosts in service would have less free than the reserve.
     """
 
@@ -79,6 +82,7 @@ class Step:
     moves: Mapping[str, str]
     again: Set[str] = frozenset()
     left: Sequence[str] = ()
+    lacks: Mapping[str, int] = dataclasses.field(default_factory=dict)
     short: Sequence[str] = ()
 
     @property
@@ -225,7 +229,8 @@ class _Fleet:
             self._put(guest, guest.host)
 
     def _put(self, guest: Guest, host: str) -> None:
-        self.guests[host].append(guest)
+        if guest.only is None or guest.only:
+            self.guests[host].append(guest)
         for name, amount in guest.needs.items():
             self._free[host][name] = self._free[host].get(name, 0) - amount
 
@@ -245,7 +250,7 @@ class _Fleet:
         """
         if in_order:
             return waiting[0]
-        order = sorted(waiting, key=lambda host: (len(self.guests[host]), host))
+        order = sorted(waiting, key=lambda host: (len(self.guests[host]), host))[:_LOOKED_AT]
         for host in order:
             if self._whole(self.guests[host]) is not None:
                 return host
@@ -291,24 +296,37 @@ class _Fleet:
         :param waiting: the hosts that leave service later.
         """
         leaving, self.guests[host] = self.guests[host], []
-        self._free[host] = dict(self.hosts[host].capacity)
+        for guest in leaving:
+            for name, amount in guest.needs.items():
+                self._free[host][name] += amount
         whole = self._whole(leaving)
         moves, again, left = dict[str, str](), set[str](), list[str]()
+        lacks: dict[str, int] = {}
         for guest in self._largest_first(leaving):
             to = whole if whole is not None else self._fullest(guest)
             if to is None:
                 to = self._emptiest(guest, waiting)
                 again |= {guest.uuid} if to is not None else set()
             if to is None:
+                lacks = lacks or self._lacks(guest, [*self.done, *waiting])
                 left.append(guest.uuid)
                 continue
             moves[guest.uuid] = to
             self._put(guest, to)
         in_service = [*self.done, *waiting]
         short = [
-            name for name, amount in reserve.items() if sum(self._free[one].get(name, 0) for one in in_service) < amount
+            name
+            for name, amount in reserve.items()
+            # A host with more guests than room takes nothing away from the others.
+            if sum(max(0, self._free[one].get(name, 0)) for one in in_service) < amount
         ]
-        return Step(host, beside, moves, frozenset(again), tuple(left), tuple(short))
+        return Step(host, beside, moves, frozenset(again), tuple(left), lacks, tuple(short))
+
+    def _lacks(self, guest: Guest, hosts: Iterable[str]) -> dict[str, int]:
+        """Return resource class -> at how many hosts a guest finds too little of it."""
+        free = [self._free[one] for one in hosts if guest.only is None or one in guest.only]
+        found = {name: sum(one.get(name, 0) < amount for one in free) for name, amount in guest.needs.items()}
+        return {name: count for name, count in found.items() if count}
 
     def _fitting(self, guest: Guest, hosts: Iterable[str]) -> list[str]:
         return [

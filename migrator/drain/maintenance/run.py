@@ -17,6 +17,7 @@ from migrator.drain.engine import Check, Refused
 from migrator.drain.maintenance import limits, plan, returned
 from migrator.drain.maintenance.engine import Engine, Fleet, Store
 from migrator.drain.maintenance.turns import (
+    GOING_ON,
     Maintenance,
     MaintenanceStatus,
     Turn,
@@ -36,16 +37,17 @@ _DECIDE = 'Then retry the host, or skip it.'
 _NAMED = 10
 
 
-def advance(store: Store, engine: Engine, maintenance: Maintenance) -> Maintenance:
+def advance(store: Store, engine: Engine, maintenance: Maintenance, plans: bool = True) -> Maintenance:
     """Advance a maintenance as far as possible now.
 
     :param maintenance: a maintenance in progress, as its owner has read it.
+    :param plans: whether to look for the next host also if there was no room for its guests at the last look.
     :returns: the maintenance as written.
     :raises .errors.NotOwnerOfMaintenance: another conductor owns it now, or a user has requested a change since it was
         read.
     :raises migrator.exception.ServiceUnreachable: the engine or the store did not answer; try again later.
     """
-    run = _Run(store, engine, maintenance)
+    run = _Run(store, engine, maintenance, plans)
     run.look()
     if run.maintenance.cancel_requested_at is not None:
         run.skip_waiting(_CANCELLED)
@@ -59,7 +61,8 @@ def advance(store: Store, engine: Engine, maintenance: Maintenance) -> Maintenan
 class _Run:
     """One call of :func:`advance`: the maintenance, its turns, and what the next commit writes."""
 
-    def __init__(self, store: Store, engine: Engine, maintenance: Maintenance) -> None:
+    def __init__(self, store: Store, engine: Engine, maintenance: Maintenance, plans: bool) -> None:
+        self._plans = plans
         self._store, self._engine, self.maintenance = store, engine, maintenance
         self._now = store.now()
         self._turns = {turn.host: turn for turn in store.read_turns(maintenance.uuid)}
@@ -110,7 +113,8 @@ class _Run:
 
     def look(self) -> None:
         """Update each turn from its drain, its work and its host."""
-        draining = self._with(_T.DRAINING)
+        # What is written to be returning now is looked at once that is committed: its drain is not accepted then.
+        draining, returning = self._with(_T.DRAINING), self._with(_T.RETURNING)
         drains = self._engine.drains([turn.drain for turn in draining if turn.drain]) if draining else {}
         for turn in draining:
             self._look_at_drain(turn, drains.get(turn.drain or ''))
@@ -118,14 +122,14 @@ class _Run:
             if self.maintenance.cancel_requested_at is not None:
                 self._change(turn, status=_T.RETURNING.value, reason=_CANCELLED)
             else:
-                self._fail_if_dead(turn)
+                self._look_at_ready(turn)
         for turn in self._with(_T.WORKING):
             if self._passed(turn.claimed_at, self.maintenance.work_timeout):
                 span = times.span(self.maintenance.work_timeout)
                 who = turn.claimed_by or 'A user'
                 why = f'{who} claimed it more than {span} ago. Once the work has ended, report its end with the claim.'
                 self._change(turn, reason=why)
-        for turn in self._with(_T.RETURNING):
+        for turn in returning:
             self._look_at_return(turn)
         for turn in self._with(_T.FAILED, _T.SKIPPED):
             report = self._reports.get(turn.host)
@@ -149,23 +153,38 @@ class _Run:
         elif cancels:
             self._change(turn, status=_T.RETURNING.value, reason=_CANCELLED)
         elif drain.status == DrainStatus.COMPLETED:
-            self._change(turn, status=_T.READY.value, reason=None)
+            self._change(turn, status=_T.READY.value, reason=None, ready_at=self._now)
         else:
             # The drain counts guests that are shut off as left. Whether they may stay is this maintenance's to say.
             left = self._engine.left(self.maintenance, turn) if drain.status == DrainStatus.INCOMPLETE else ()
             if drain.status == DrainStatus.INCOMPLETE and is_empty(left):
-                self._change(turn, status=_T.READY.value, reason=None)
+                self._change(turn, status=_T.READY.value, reason=None, ready_at=self._now)
             else:
                 why = (drain.message or f'Its drain is {drain.status}.').removesuffix(self._engine.again).rstrip()
                 self._finish(turn, _T.FAILED, f'{why} Clear what is left. {_DECIDE}')
 
-    def _fail_if_dead(self, turn: Turn) -> None:
-        """End the turn of a host that has died before its work. One that does not report may come back."""
+    def _look_at_ready(self, turn: Turn) -> None:
+        """Say why the work at a host that is ready cannot begin now. After the deadline it is used again."""
+        span, report = limits.expected_work(list(self._turns.values())), self._reports.get(turn.host)
+        why = limits.why_not_now(self.maintenance, span, self._now)
+        if why and limits.is_too_late(self.maintenance, span, self._now):
+            self._change(turn, status=_T.RETURNING.value, reason=why)
+            self._will(is_late=True)
+            return
+        if report is not None and not report.disabled:
+            why = f'{turn.host} was enabled meanwhile, and gets guests. Disable it, or skip it.'
+        self._fail_if_dead(turn, why or None)
+
+    def _fail_if_dead(self, turn: Turn, why_not: str | None = None) -> None:
+        """End the turn of a host that has died before its work. One that does not report may come back.
+
+        :param why_not: what is said of a host that reports.
+        """
         report = self._reports.get(turn.host)
         if report is not None and report.reports:
-            is_open = turn.status == _T.READY and not report.disabled
-            why = f'{turn.host} was enabled meanwhile, and gets guests. Disable it, or skip it.' if is_open else None
-            self._change(turn, seen_at=self._now, reason=why)
+            # Not at each look: each write makes what a user has read old.
+            is_old = turn.seen_at is None or self._passed(turn.seen_at, self._engine.down_time)
+            self._change(turn, seen_at=self._now if is_old else turn.seen_at, reason=why_not)
             return
         if report is not None and report.forced_down:
             guests = f' {self._engine.when_dead(turn.host)}' if turn.status == _T.DRAINING else ''
@@ -189,14 +208,15 @@ class _Run:
             if not verdict.is_back:
                 self._wait_for_return(turn, verdict)
                 return
+        elif turn.drain is not None and any(not one.ended for one in self._engine.drains([turn.drain]).values()):
+            # It was accepted just before the turn was given up.
+            self._engine.cancel(turn)
+            return
         # A host may be enabled again by a repetition of this, after a crash before the commit.
-        self._engine.enable(turn)
-        self._finish(
-            turn,
-            _T.DONE if turn.was_worked_on else _T.SKIPPED,
-            None if turn.was_worked_on else turn.reason,
-            is_out=False,
-        )
+        status, reason = (_T.DONE, None) if turn.was_worked_on else (_T.SKIPPED, turn.reason)
+        if not self._engine.enable(turn):
+            reason = f'{reason or "Its work is done."} It is disabled for another reason. Enable it once that is over.'
+        self._finish(turn, status, reason, is_out=False)
 
     @property
     def _settle(self) -> float:
@@ -207,17 +227,24 @@ class _Run:
         report = self._reports.get(turn.host)
         is_forced = report is not None and report.forced_down
         reason = f'It is not back: {verdict.why_not}.'
-        if not is_forced and self._passed(turn.work_ended_at, self.maintenance.return_timeout):
+        since, down_time = turn.waits_since or turn.work_ended_at, self._engine.down_time
+        # One that reports is on its way, however late, and one that is forced down is not expected.
+        is_given_up = not is_forced and verdict.settles_from is None
+        if is_given_up and self._passed(since, self.maintenance.return_timeout):
             span = times.span(self.maintenance.return_timeout)
             self._finish(turn, _T.FAILED, f'{reason} That was so for {span}, and it stays disabled. {_DECIDE}')
         else:
-            kept = {'settles_from': verdict.settles_from, 'seen_at': verdict.seen_at}
-            self._change(turn, reason=reason, **kept)
+            if is_forced and (turn.waits_since is None or self._passed(turn.waits_since, down_time)):
+                turn = self._change(turn, waits_since=self._now)
+            self._change(turn, reason=reason, settles_from=verdict.settles_from, seen_at=verdict.seen_at)
 
     def skip_waiting(self, reason: str) -> None:
         """End the turns that have not begun."""
         for turn in self._with(_T.WAITING):
-            self._finish(turn, _T.SKIPPED, reason)
+            if turn.is_out:
+                self._change(turn, status=_T.RETURNING.value, reason=reason)
+            else:
+                self._finish(turn, _T.SKIPPED, reason)
 
     # --- what begins -------------------------------------------------------------------------------------------------
 
@@ -238,7 +265,7 @@ class _Run:
         while waiting := self._with(_T.WAITING):
             why = self._why_none(waiting)
             if why is not None:
-                self._will(waits_for=why)
+                self._will(waits_for=why, no_room_since=None)
                 return
             if not self._begin_next(waiting):
                 return
@@ -251,10 +278,11 @@ class _Run:
         """
         if self.maintenance.paused:
             return self.maintenance.message or 'It is paused: resume it, or cancel it.'
-        turns = list(self._turns.values())
-        why = limits.why_not_now(self.maintenance, turns, self._now)
-        if why and limits.is_too_late(self.maintenance, turns, self._now) and not any(one.is_out for one in turns):
+        span = limits.expected(list(self._turns.values()))
+        why = limits.why_not_now(self.maintenance, span, self._now)
+        if why and limits.is_too_late(self.maintenance, span, self._now) and not self._with(*GOING_ON):
             self.skip_waiting(why)
+            self._will(is_late=True)
         return why or None
 
     def _begin_next(self, waiting: Sequence[Turn]) -> bool:
@@ -263,16 +291,18 @@ class _Run:
         ours = [limits.why_too_many(self.maintenance, turns, {}, {}, turn) for turn in waiting]
         if all(ours):
             # Without a look at all hosts and guests.
-            self._will(waits_for=ours[0])
+            self._will(waits_for=ours[0], no_room_since=None)
             return False
         fleet = self._engine.fleet(self.maintenance)
         if fleet.trouble and not self.maintenance.despite_trouble:
-            self._will(waits_for=f'{fleet.trouble[0]} No host is begun meanwhile.')
+            self._will(waits_for=f'{fleet.trouble[0]} No host is begun meanwhile.', no_room_since=None)
             return False
         whys = {turn.host: self._why_not(fleet, turns, turn) for turn in waiting}
         allowed = [host for host, why in whys.items() if not why]
         if not allowed:
-            self._will(waits_for=whys[waiting[0].host])
+            self._will(waits_for=whys[waiting[0].host], no_room_since=None)
+            return False
+        if not self._plans and self.maintenance.no_room_since is not None:
             return False
         step = self._next_step(fleet, waiting, allowed)
         if not step.fits:
@@ -290,7 +320,8 @@ class _Run:
         self._will(waits_for=None, no_room_since=None)
         self._commit()
         self._start(turn)
-        return True
+        self.pause_after_failures()
+        return not self.maintenance.paused
 
     def _why_not(self, fleet: Fleet, turns: Sequence[Turn], turn: Turn) -> str:
         """Return why a host may not be begun, or '' if it may."""
@@ -325,8 +356,14 @@ class _Run:
         why = f'Without {step.host} less than the reserve of {", ".join(step.short)} would be free.'
         if step.left:
             guests = ', '.join(step.left[:_NAMED])
+            lacks = ', '.join(f'{name} is short at {base.count(n, "host")}' for name, n in sorted(step.lacks.items()))
             why = f'No host has room for {base.count(len(step.left), "guest")} of {step.host}: {guests}.'
+            why += f' {lacks}.' if lacks else ''
         patience = self.maintenance.wait_for_room
+        if self._with(*GOING_ON):
+            # It brings its room back.
+            self._will(waits_for=why, no_room_since=None)
+            return False
         if patience is not None and self._passed(self.maintenance.no_room_since, patience):
             reason = f'{why} No host could leave service for {times.span(patience)}. Free room. {_DECIDE}'
             self._finish(self._turns[step.host], _T.FAILED, reason)
@@ -351,8 +388,8 @@ class _Run:
         turns = list(self._turns.values())
         if all(turn.ended for turn in turns):
             failed, done = self._with(_T.FAILED), self._with(_T.DONE)
-            late = self.maintenance.deadline is not None and self._now >= self.maintenance.deadline
-            status = _S.INCOMPLETE if failed or (late and len(done) < len(turns)) else _S.COMPLETED
+            is_late = self._fields.get('is_late', self.maintenance.is_late)
+            status = _S.INCOMPLETE if failed or is_late else _S.COMPLETED
             if self.maintenance.cancel_requested_at is not None:
                 status = _S.CANCELLED
             message = f'{len(done)} of {base.count(len(turns), "host")} done.{_names(failed)}'

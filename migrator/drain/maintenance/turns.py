@@ -67,6 +67,8 @@ _S, _T = MaintenanceStatus, TurnStatus
 
 #: The statuses in which a maintenance has ended.
 ENDS = frozenset({_S.COMPLETED, _S.INCOMPLETE, _S.CANCELLED})
+#: The statuses in which something goes on at a host.
+GOING_ON = (_T.DRAINING, _T.READY, _T.WORKING, _T.RETURNING)
 #: The statuses in which a turn has ended.
 TURN_ENDS = frozenset({_T.DONE, _T.SKIPPED, _T.FAILED})
 
@@ -82,6 +84,7 @@ LEGAL_MOVES: dict[tuple[MaintenanceStatus, MaintenanceStatus], str] = {
 #: (from, to) -> the cause. The status of a turn changes only along this table.
 LEGAL_TURN_MOVES: dict[tuple[TurnStatus, TurnStatus], str] = {
     (_T.WAITING, _T.DRAINING): 'it is its turn, and the limits allow it',
+    (_T.WAITING, _T.RETURNING): 'it is left out, and is out of service since an earlier try',
     (_T.WAITING, _T.SKIPPED): 'a user skips it, the maintenance was cancelled, or it would end after the deadline',
     (_T.WAITING, _T.FAILED): 'the other hosts have had no room for its guests',
     (_T.DRAINING, _T.READY): 'its drain has ended, and it is empty',
@@ -109,12 +112,14 @@ class Turn(base.Versioned):
     :ivar group: at most :attr:`Maintenance.per_group` hosts of one group are out of service; '': of no group.
     :ivar is_out: whether it is out of service: from before this maintenance disables it until it is enabled again.
     :ivar drain: the drain that empties it, committed before that is requested.
+    :ivar last_drain: the drain of an earlier try, which may have disabled it.
     :ivar moves: guest -> the destination that the plan has given it.
     :ivar claim: identifies its work; None: no user has claimed it.
     :ivar kernel: the start of its kernel when it was claimed; None: it reports none.
     :ivar boot: the start of its compute service when it was claimed.
     :ivar was_worked_on: whether the work has done something, so that the host has to show that it is back.
     :ivar work_ended_at: when a user has said that the work has ended.
+    :ivar waits_since: since when it may come back; None: since its work has ended.
     :ivar settles_from: since when the host has reported without a gap, after its work.
     :ivar seen_at: before its work, when a look last found that it reports; after it, the newest report that was seen.
     :ivar reason: why it waits, has failed or was skipped.
@@ -126,6 +131,7 @@ class Turn(base.Versioned):
     status: str = TurnStatus.WAITING.value
     is_out: bool = False
     drain: str | None = None
+    last_drain: str | None = None
     moves: dict[str, str] = dataclasses.field(default_factory=dict)
     claim: str | None = None
     claimed_by: str | None = None
@@ -134,9 +140,11 @@ class Turn(base.Versioned):
     boot: str | None = None
     was_worked_on: bool = False
     work_ended_at: datetime.datetime | None = None
+    waits_since: datetime.datetime | None = None
     settles_from: datetime.datetime | None = None
     seen_at: datetime.datetime | None = None
     began_at: datetime.datetime | None = None
+    ready_at: datetime.datetime | None = None
     ended_at: datetime.datetime | None = None
     reason: str | None = None
 
@@ -166,6 +174,7 @@ class Maintenance(base.Versioned):
     :ivar stopped: what becomes of guests that are shut off; None: the request has not said, and there were none.
     :ivar despite_trouble: whether hosts are begun although another one has died, or an evacuation runs.
     :ivar of_drains: the further fields of its drains.
+    :ivar is_late: whether it has left hosts out for its deadline.
     :ivar forgiven: how many failed turns a user has accepted by resuming it.
     :ivar no_room_since: since when the hosts that wait have no room for their guests.
     :ivar log_seq: rises with each write, by the number of its events or by 1.
@@ -194,6 +203,7 @@ class Maintenance(base.Versioned):
     status: str = MaintenanceStatus.RUNNING.value
     paused: bool = False
     forgiven: int = 0
+    is_late: bool = False
     cancel_requested_at: datetime.datetime | None = None
     cancel_requested_by: str | None = None
     no_room_since: datetime.datetime | None = None

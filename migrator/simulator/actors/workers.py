@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -25,10 +26,13 @@ _TROUBLE = 4
 def maintain(operator: Operator, _host: str, wanted: Mapping[str, Any]) -> None:
     """Request a maintenance, and have two users work at its hosts until the run is over.
 
-    :param wanted: its fields, and its ``hosts``.
+    :param wanted: its fields, its ``hosts``, and the seconds until it is to ``cancel``. The deadline is in seconds too.
     """
     cloud = operator.cloud
-    settings = {name: value for name, value in wanted.items() if name != 'hosts'}
+    settings = {name: value for name, value in wanted.items() if name not in ('hosts', 'cancel')}
+    now = cloud.database.maintenances.now()
+    if settings['deadline'] is not None:
+        settings['deadline'] = now + datetime.timedelta(seconds=settings['deadline'])
     maintenance = Maintenance(uuid=cloud.new_uuid(), **settings)
     turns = [Turn(host=host, position=place) for place, host in enumerate(wanted['hosts'], 1)]
     # It is requested like an embedding service would, without a fault in between.
@@ -36,6 +40,13 @@ def maintain(operator: Operator, _host: str, wanted: Mapping[str, Any]) -> None:
     for by in ('ada', 'bob'):
         worker = _Worker(operator, maintenance, by)
         operator.repeat(worker.look, f'{by}, who works')
+    if wanted['cancel'] is not None:
+
+        def cancel() -> None:
+            with contextlib.suppress(Exception):  # it has ended, or a fault: then it is not cancelled
+                actions.change(cloud.database.maintenances, maintenance.uuid, 'cancel', 'ada')
+
+        operator.supervisor.later(wanted['cancel'], cancel)
 
 
 class _Worker:

@@ -8,6 +8,7 @@ import collections
 from collections.abc import Iterator
 
 from migrator.drain.maintenance.turns import ReturnedBy, Turn, TurnStatus
+from migrator.objects import Service
 from migrator.simulator.world import World
 from migrator.testing.cloud import Cloud
 
@@ -59,17 +60,17 @@ class Maintenances:
 
     def _empty(self, world: World) -> set[str]:
         """Return the hosts to which no guest may go: they are ready or worked on, or cannot be back."""
-        boots = {one.host: (one.kernel, one.boot_id) for one in world.services}
-        found = set()
-        for (maintenance, host), turn in self._turns.items():
-            if turn.status in _EMPTY:
-                found.add(host)
-            elif turn.status == TurnStatus.RETURNING and turn.was_worked_on:
-                # Reports may have shown that it is back, and only its row is still to be written.
-                by_reports = self._returned_by(maintenance) == ReturnedBy.REPORT
-                if not by_reports and boots.get(host) == (turn.kernel, turn.boot):
-                    found.add(host)
-        return found
+        services = {one.host: one for one in world.services}
+        return {
+            host
+            for (maintenance, host), turn in self._turns.items()
+            if turn.status in _EMPTY
+            or (
+                (turn.status == TurnStatus.RETURNING and turn.was_worked_on)
+                and host in services
+                and _is_as_before(self._returned_by(maintenance), turn, services[host])
+            )
+        }
 
     def _returned_by(self, maintenance: str) -> str:
         rows = self._cloud.backend.tables.read('maintenances')
@@ -88,17 +89,27 @@ class Maintenances:
             if turn.status != TurnStatus.DONE or was is None or was.status == TurnStatus.DONE or service is None:
                 continue
             by = self._returned_by(key[0])
-            same = {ReturnedBy.REBOOT: service.kernel == turn.kernel, ReturnedBy.RESTART: service.boot_id == turn.boot}
-            if same.get(ReturnedBy(by), False):
+            if _is_as_before(by, turn, service):
                 yield f'{turn.host} is done, and its {by} was not seen'
 
     def _out(self, world: World) -> Iterator[str]:
         reasons = {one.host: one.disabled_reason or '' for one in world.services if one.disabled}
+        # The drain may be of an earlier try. What an operator has disabled besides counts when a host is begun.
         out = collections.Counter(
             maintenance
             for (maintenance, host), turn in self._turns.items()
-            if turn.drain is not None and reasons.get(host, '').startswith(f'drain {turn.drain}')
+            if turn.is_out and reasons.get(host, '').startswith('drain ')
         )
         for row in self._cloud.backend.tables.read('maintenances') if out else ():
             if out[row.uuid] > row.parallel:
                 yield f'maintenance {row.uuid} has {out[row.uuid]} hosts out of service, and {row.parallel} may be'
+
+
+def _is_as_before(by: str, turn: Turn, service: Service) -> bool:
+    """Return whether a host cannot be back, since what shows it is as it was before the work.
+
+    Whether it has reported without a gap is not seen here.
+    """
+    marks = {ReturnedBy.REBOOT: (service.kernel, turn.kernel), ReturnedBy.RESTART: (service.boot_id, turn.boot)}
+    now, before = marks.get(ReturnedBy(by), (True, False))
+    return now == before

@@ -195,10 +195,11 @@ class Site:
     def enable(self, turn):
         self.on_call('enable')
         one = self.machines[turn.host]
-        if turn.drain is not None and one.disabled_by == turn.drain:
+        if one.disabled_by is not None and one.disabled_by in (turn.drain, turn.last_drain):
             self.watch.enables(turn)
             one.disabled_by = None
         self.on_call('enabled')
+        return one.disabled_by is None
 
     def left(self, maintenance, turn):
         stays = self.stopped if maintenance.stopped == 'stay' else set()

@@ -17,8 +17,10 @@ def maintenance(**more):
     return Maintenance(uuid='one', **more)
 
 
-def done(minutes):
-    return Turn(host='a', status='done', began_at=NOW - datetime.timedelta(minutes=minutes), ended_at=NOW)
+def done(minutes, ready=0):
+    """Return a turn that is done. It was drained for half of the time, and worked on for half of it."""
+    began, half = NOW - datetime.timedelta(minutes=minutes + ready), datetime.timedelta(minutes=minutes / 2)
+    return Turn(host='a', status='done', began_at=began, ready_at=began + half, claimed_at=NOW - half, ended_at=NOW)
 
 
 def utc(text):
@@ -56,13 +58,18 @@ def test_turn_is_expected_to_take_what_four_of_five_have_taken():
     assert limits.expected([done(10).replace(status='failed')]) == 0
 
 
+def test_time_in_which_a_host_waits_for_its_user_does_not_count():
+    assert limits.expected([done(40, ready=1440)]) == 40 * 60
+    assert limits.expected_work([done(40, ready=1440)]) == 20 * 60
+
+
 def test_host_is_begun_only_if_it_is_expected_to_be_back_in_time():
     deadline = NOW + datetime.timedelta(minutes=30)
-    assert limits.why_not_now(maintenance(deadline=deadline), [done(20)], NOW) == ''
-    assert limits.why_not_now(maintenance(deadline=deadline), [done(40)], NOW) == (
+    assert limits.why_not_now(maintenance(deadline=deadline), 20 * 60, NOW) == ''
+    assert limits.why_not_now(maintenance(deadline=deadline), 40 * 60, NOW) == (
         'A host would be back only after the deadline 2026-11-01 21:30:00 UTC: a host takes 40 min.'
     )
-    assert limits.is_too_late(maintenance(deadline=deadline), [done(40)], NOW)
+    assert limits.is_too_late(maintenance(deadline=deadline), 40 * 60, NOW)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +82,7 @@ def test_host_is_begun_only_if_it_is_expected_to_be_back_in_time():
     ],
 )
 def test_host_is_begun_only_if_the_rest_of_the_window_is_expected_to_be_enough(window, minutes, why):
-    found = limits.why_not_now(maintenance(window=window), [done(minutes)], NOW)
+    found = limits.why_not_now(maintenance(window=window), minutes * 60, NOW)
     assert found.startswith(why)
     assert bool(found) == bool(why)
 

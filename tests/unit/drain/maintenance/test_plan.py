@@ -98,3 +98,12 @@ def test_host_that_is_unknown_or_named_twice_is_refused():
     for names in (['b'], ['a', 'a']):
         with pytest.raises(ValueError, match=f"each named once: .*'{names[-1]}'"):
             plan([host('a')], [], names)
+
+
+def test_guest_that_stays_takes_room_and_moves_nowhere():
+    guests = [guest('off', 'a', 90, only=()), guest('one', 'b', 20)]
+    found = plan([host('a'), host('b'), host('spare')], guests, ['b', 'a'], in_order=True)
+    assert steps(found) == [('b', {'one': 'spare'}), ('a', {})]
+    assert found.fits
+    found = plan([host('a'), host('b')], guests, ['b'])
+    assert (found.steps[0].left, found.steps[0].lacks) == (('one',), {'MEMORY_MB': 1})

@@ -6,6 +6,7 @@ import datetime
 
 import pytest
 
+from migrator.drain.engine import Obstacle, ObstacleKind, Refused
 from migrator.drain.maintenance import actions, errors, run
 from migrator.drain.maintenance.turns import LEGAL_MOVES, LEGAL_TURN_MOVES, Maintenance, TurnStatus
 from tests.unit.drain.maintenance import site as sites
@@ -237,7 +238,8 @@ def test_cancel_ends_what_has_not_begun_and_waits_for_the_work():
     night.until_ready('host1')
     claim = night.begin('host1')
     night.change('cancel')
-    assert night.go_on(10) == {'host1': 'working', 'host2': 'skipped', 'host3': 'skipped', 'host4': 'skipped'}
+    assert night.go_on(10) == {'host1': 'working', 'host2': 'returning', 'host3': 'returning', 'host4': 'skipped'}
+    assert night.go_on() == {'host1': 'working', 'host2': 'skipped', 'host3': 'skipped', 'host4': 'skipped'}
     assert [host for host in night.site.machines if night.is_disabled(host)] == ['host1']
     night.done(claim)
     night.site.machines['host1'].start(night.site.time)
@@ -271,12 +273,12 @@ def test_guests_that_are_shut_off_stay_only_if_the_request_says_so():
 def test_host_without_room_for_its_guests_waits_and_says_which_and_fails_in_time():
     night = Night(hosts=('host1',), guests={'big': ('host1', 9), 'other': ('spare', 9)}, wait_for_room=600)
     assert night.go_on() == {'host1': 'waiting'}
-    assert night.row.waits_for == 'No host has room for 1 guest of host1: big.'
+    assert night.row.waits_for == 'No host has room for 1 guest of host1: big. SIZE is short at 1 host.'
     assert night.go_on(500) == {'host1': 'waiting'}
     assert night.go_on(100) == {'host1': 'failed'}
     assert night.turn('host1').reason == (
-        'No host has room for 1 guest of host1: big. No host could leave service for 10 min. Free room. Then retry the '
-        'host, or skip it.'
+        'No host has room for 1 guest of host1: big. SIZE is short at 1 host. No host could leave service for 10 min. '
+        'Free room. Then retry the host, or skip it.'
     )
 
 
@@ -296,10 +298,10 @@ def test_reserve_is_kept_free_on_the_hosts_in_service():
 
 
 def test_guests_that_are_on_their_way_count_where_they_go():
-    guests = {'one': ('host1', 6), 'two': ('host2', 6)}
+    guests = {'guest1': ('host1', 6), 'guest2': ('host2', 6)}
     night = Night(parallel=2, guests=guests)
     assert night.go_on() == {'host1': 'draining', 'host2': 'waiting'}
-    assert night.row.waits_for == 'No host has room for 1 guest of host2: two.'
+    assert night.row.waits_for == 'No host has room for 1 guest of host2: guest2. SIZE is short at 1 host.'
 
 
 def test_trouble_elsewhere_keeps_hosts_from_being_begun_unless_the_request_says_otherwise():
@@ -379,6 +381,155 @@ def test_unknown_host_and_an_ended_maintenance_are_named():
     night.go_on()
     with pytest.raises(errors.InvalidTurn, match='it has ended'):
         night.change('pause')
+
+
+def test_host_that_is_ready_at_the_deadline_is_used_again_and_the_end_is_incomplete():
+    night = Night(hosts=('host1',), deadline=sites.BEGAN + datetime.timedelta(seconds=100)).until_ready()
+    assert night.go_on(100)['host1'] == 'returning'
+    assert night.go_on()['host1'] == 'skipped'
+    assert not night.is_disabled('host1')
+    assert night.turn('host1').reason == 'The deadline 2026-11-01 00:01:40 UTC has passed.'
+    assert night.row.status == 'incomplete'
+
+
+def test_failed_host_that_stays_disabled_does_not_keep_the_others_from_ending_at_the_deadline():
+    night = Night(deadline=sites.BEGAN + datetime.timedelta(seconds=100), max_failures=1).until_ready()
+    night.fail(night.begin())
+    assert night.go_on(100) == {'host1': 'failed', 'host2': 'skipped'}
+    assert night.row.status == 'incomplete'
+
+
+def test_retried_host_that_is_left_out_is_enabled_by_the_drain_of_before():
+    for leave_out in (lambda night: night.skip('host1'), lambda night: night.change('cancel')):
+        night = Night(max_failures=9, parallel=1).until_ready()
+        night.fail(night.begin())
+        night.change('pause')
+        night.retry('host1')
+        leave_out(night)
+        night.go_on()
+        night.go_on()
+        assert night.turn('host1').status == 'skipped'
+        assert not night.is_disabled('host1')
+
+
+def test_looks_at_a_host_that_is_ready_write_nothing_most_of_the_time():
+    night = Night().until_ready()
+    night.go_on()
+    before = night.row.log_seq
+    for _ in range(5):
+        night.go_on(10)
+    assert night.row.log_seq <= before + 1
+
+
+def test_start_between_the_report_and_the_claim_is_not_taken_for_one_after_the_work():
+    night = Night().until_ready()
+    left = night.site.left
+
+    def started_meanwhile(*asked):
+        night.site.machines['host1'].start(night.site.time)
+        return left(*asked)
+
+    night.site.left = started_meanwhile
+    with pytest.raises(errors.InvalidTurn, match='host1 was started just now'):
+        night.begin()
+
+
+def test_drain_that_is_accepted_just_before_a_cancel_is_seen_is_cancelled_too():
+    night = Night(guests={f'guest{number}': ('host1', 1) for number in range(9)})
+    start = night.site.start
+    night.site.start = lambda *_: None  # it hangs
+    night.go_on()
+    row, turn = night.row, night.turn('host1')
+    night.change('cancel')
+    drains = night.site.drains
+
+    def accepted_since(uuids):
+        found = drains(uuids)
+        start(row, turn)
+        return found
+
+    night.site.drains = accepted_since
+    assert night.go_on()['host1'] == 'returning'
+    night.site.drains = drains
+    assert night.go_on()['host1'] == 'returning'
+    assert night.go_on(10)['host1'] == 'skipped'
+    assert [one.status for one in night.site.rows.values()] == ['cancelled']
+    assert not night.is_disabled('host1')
+
+
+def test_host_that_was_forced_down_or_not_looked_at_for_long_gets_its_time_to_settle():
+    night = Night(returned_by='report', settle=90, return_timeout=600).until_ready()
+    night.done(night.begin())
+    night.site.machines['host1'].forced_down = True
+    for _ in range(8):
+        assert night.go_on(100)['host1'] == 'returning'
+    night.site.machines['host1'].forced_down = False
+    for _ in range(3):
+        night.go_on(40)
+    assert night.go_on(40)['host1'] == 'done'
+    night = Night(returned_by='report', settle=90, return_timeout=600).until_ready()
+    night.done(night.begin())
+    assert night.go_on(900)['host1'] == 'returning'
+    for _ in range(3):
+        night.go_on(40)
+    assert night.turn('host1').status == 'done'
+
+
+def test_time_without_room_counts_only_while_room_is_all_that_is_missing():
+    night = Night(hosts=('host1',), guests={'big': ('host1', 9), 'other': ('spare', 9)}, wait_for_room=600)
+    night.go_on()
+    night.change('pause')
+    night.go_on(700)
+    night.change('resume')
+    assert night.go_on() == {'host1': 'waiting'}
+    guests = {'guest1': ('host1', 6), 'guest2': ('host2', 6)}
+    night = Night(parallel=2, guests=guests, wait_for_room=60).until_ready()
+    assert night.go_on(300)['host2'] == 'waiting'
+
+
+def test_failure_that_was_dealt_with_does_not_allow_a_further_one():
+    night = Night(hosts=('host1', 'host2', 'host3')).until_ready()
+    night.fail(night.begin())
+    night.go_on()
+    night.change('resume')
+    night.retry('host1')
+    assert night.work('host1')['host1'] == 'done'
+    night.until_ready('host2')
+    night.fail(night.begin('host2'), 'host2')
+    night.go_on()
+    assert night.row.paused
+
+
+def test_drain_that_is_refused_pauses_before_the_next_host_is_begun():
+    night = Night(parallel=2)
+
+    def refuse(*_):
+        raise Refused(Obstacle(ObstacleKind.BUSY, 'Host host1 has a drain.', ''))
+
+    night.site.start = refuse
+    assert night.go_on() == {'host1': 'failed', 'host2': 'waiting'}
+    assert night.row.paused
+    assert night.turn('host1').reason == 'Host host1 has a drain. Then retry the host, or skip it.'
+
+
+def test_host_that_another_has_disabled_is_done_and_says_that_it_stays_so():
+    night = Night(hosts=('host1',)).until_ready()
+    claim = night.begin()
+    night.site.machines['host1'].disabled_by = 'an operator'
+    night.done(claim)
+    night.site.machines['host1'].start(night.site.time)
+    night.go_on(10)
+    assert night.turn('host1').status == 'done'
+    assert night.turn('host1').reason == (
+        'Its work is done. It is disabled for another reason. Enable it once that is over.'
+    )
+
+
+def test_host_with_more_guests_than_room_takes_nothing_from_the_reserve():
+    night = Night(guests={'one': ('host1', 2), 'big': ('host2', 9)}, reserve={'SIZE': 5})
+    night.site.machines['host2'].disabled_by = 'an operator'
+    night.go_on()
+    assert 'reserve' not in (night.row.waits_for or '')
 
 
 @pytest.mark.parametrize('table', [LEGAL_MOVES, LEGAL_TURN_MOVES])
