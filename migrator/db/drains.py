@@ -152,8 +152,6 @@ class Drains:
         try:
             with self._engine.writer() as session:
                 disables = False
-                if turn is not None or not has_service:
-                    turns.refuse_unless_due(session, drain, turn)
                 if has_service:
                     held = turns.holder_of(drain.host).label('held_by')
                     query = sa.select(_S.c.disabled, _S.c.disabled_reason, held).where(*here).with_for_update(of=_S)
@@ -163,6 +161,9 @@ class Drains:
                     if turn is None and known.held_by is not None:
                         raise errors.HostInMaintenance(host=drain.host, maintenance=known.held_by)
                     disables = not known.disabled or self._replace_ended(session, drain.host, known.disabled_reason)
+                if turn is not None or not has_service:
+                    # After the service, as in a restore.
+                    turns.refuse_unless_due(session, drain, turn)
                 if disables:
                     disabled = {'disabled': True, 'disabled_reason': disabled_reason(drain)}
                     session.execute(sa.update(_S).where(*here).values(**disabled))

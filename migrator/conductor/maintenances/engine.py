@@ -45,7 +45,7 @@ class MaintenanceEngine:
         """Return a new uuid, of a drain or a claim."""
         return self._tools.threads.new_uuid()
 
-    # --- what is so --------------------------------------------------------------------------------------------------
+    # --- readings ----------------------------------------------------------------------------------------------------
 
     def reports(self, hosts: Sequence[str]) -> dict[str, Report]:
         """Return host -> what its compute service has reported last; a host without one is left out."""
@@ -145,9 +145,9 @@ class MaintenanceEngine:
             **{'include_stopped': maintenance.stopped == Stopped.MOVE, **maintenance.of_drains},
         )
         try:
-            self._tools.database.drains.accept(drain, turn=(maintenance.uuid, turn.host))
-        except (errors.HostInMaintenance, errors.TurnNotDue):
-            pass  # the turn has another status by now
+            # If the turn has another status by now, its drain is not needed any more.
+            with contextlib.suppress(errors.HostInMaintenance, errors.TurnNotDue):
+                self._tools.database.drains.accept(drain, turn=(maintenance.uuid, turn.host))
         except (exception.DrainInProgress, exception.ComputeHostNotFound) as error:
             if not self.drains([turn.drain]):
                 raise Refused(Obstacle(ObstacleKind.BUSY, error.message, '')) from None

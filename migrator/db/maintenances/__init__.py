@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is stored of maintenances."""
+"""The tables of maintenances, and their store."""

@@ -2,8 +2,8 @@
 
 """The rows of maintenances, of their turns and of their logs.
 
-Every write names the ``log_seq`` that was read, and raises it. So the owner and the
-users change a maintenance one after the other; see :mod:`migrator.drain.maintenance.actions`.
+Every write names the ``log_seq`` that was read, and raises it. So the owner and the users change a maintenance in turn;
+see :mod:`migrator.drain.maintenance.actions`.
 """
 
 from __future__ import annotations
@@ -68,14 +68,11 @@ class Maintenances:
                 session.execute(sa.insert(_T).values(**models.values_of(maintenance) | {'log_seq': 1}))
                 first = ('status', {'status': maintenance.status, 'by': maintenance.requested_by})
                 self._append(session, maintenance, [first])
-                rows = [models.values_of(turn) | self._of(maintenance, turn) for turn in turns]
+                of = {'maintenance': maintenance.uuid}
+                rows = [models.values_of(turn) | of | {'in_progress_host': turn.host} for turn in turns]
                 session.execute(sa.insert(_H), rows)
         except DBDuplicateEntry:
             raise self._in_maintenance(hosts) from None
-
-    @staticmethod
-    def _of(maintenance: Maintenance, turn: Turn) -> dict[str, Any]:
-        return {'maintenance': maintenance.uuid, 'in_progress_host': turn.host}
 
     def _in_maintenance(self, hosts: Sequence[str]) -> errors.HostInMaintenance:
         held = self.holders(hosts)

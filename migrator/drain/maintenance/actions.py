@@ -8,11 +8,13 @@ that of two users who claim a host one gets it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import datetime
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from migrator.drain.maintenance import errors, limits
 from migrator.drain.maintenance.engine import Engine, Store
+from migrator.drain.maintenance.returned import Report
 from migrator.drain.maintenance.turns import (
     Maintenance,
     MaintenanceStatus,
@@ -44,25 +46,7 @@ def begin(store: Store, engine: Engine, uuid: str, host: str, by: str | None) ->
             do = 'it was cancelled' if maintenance.cancel_requested_at is not None else 'resume it first'
             raise _refused(maintenance, turn, 'begin', maintenance.shown_status, do)
         report, now = engine.reports([host]).get(host), store.now()
-        fleet = engine.fleet(maintenance)
-        why = limits.why_too_many(maintenance, turns, fleet.out, fleet.groups, turn)
-        why = why or limits.why_not_now(maintenance, limits.expected_work(turns), now)
-        if not why and fleet.trouble and not maintenance.despite_trouble:
-            why = fleet.trouble[0]
-        if not why and (report is None or not report.reports):
-            why = f'{host} does not report'
-        if not why and report is not None and not report.disabled:
-            why = f'{host} was enabled meanwhile. Disable it'
-        if not why and maintenance.returned_by == ReturnedBy.REBOOT and (report is None or report.kernel is None):
-            why = f'{host} does not report the start of its kernel, so that its reboot could not be seen'
-        # The host is asked last, so that its answer is as new as can be.
-        left = [f'{check.what}: {", ".join(check.left)}' for check in engine.left(maintenance, turn) if check.left]
-        why = why or '; '.join(left)
-        # A start between the report and the reply would later be taken for one after the work.
-        again = engine.reports([host]).get(host)
-        starts = [None if one is None else (one.boot, one.kernel) for one in (report, again)]
-        if not why and starts[0] != starts[1]:
-            why = f'{host} was started just now. Try again'
+        why = next(filter(None, _whys_not(engine, maintenance, turns, turn, report, now)), '')
         if why or report is None:
             raise _refused(maintenance, turn, 'begin', turn.status, why.rstrip('.'))
         marks: dict[str, Any] = {'kernel': report.kernel, 'boot': report.boot}
@@ -70,6 +54,38 @@ def begin(store: Store, engine: Engine, uuid: str, host: str, by: str | None) ->
         return {}, {'status': _T.WORKING.value, 'settles_from': None, 'seen_at': None, 'reason': None, **marks}
 
     return _act(store, uuid, 'begin', by, claim, host)
+
+
+def _whys_not(
+    engine: Engine,
+    maintenance: Maintenance,
+    turns: Sequence[Turn],
+    turn: Turn,
+    report: Report | None,
+    now: datetime.datetime,
+) -> Iterator[str]:
+    """Yield why the work at a host cannot begin, and '' for a reason that does not apply.
+
+    The host is asked last.
+    """
+    host, fleet = turn.host, engine.fleet(maintenance)
+    yield limits.why_too_many(maintenance, turns, fleet.out, fleet.groups, turn)
+    yield limits.why_not_now(maintenance, limits.expected_work(turns), now)
+    if fleet.trouble and not maintenance.despite_trouble:
+        yield fleet.trouble[0]
+    if report is None or not report.reports:
+        yield f'{host} does not report'
+        return
+    if not report.disabled:
+        yield f'{host} was enabled meanwhile. Disable it'
+    if maintenance.returned_by == ReturnedBy.REBOOT and report.kernel is None:
+        yield f'{host} does not report the start of its kernel, so that its reboot could not be seen'
+    for check in engine.left(maintenance, turn):
+        yield f'{check.what}: {", ".join(check.left)}' if check.left else ''
+    # A start between the report and the reply would later be taken for one after the work.
+    again = engine.reports([host]).get(host)
+    if again is None or (again.boot, again.kernel) != (report.boot, report.kernel):
+        yield f'{host} was started just now. Try again'
 
 
 def done(store: Store, uuid: str, host: str, claim: str, by: str | None) -> Turn:

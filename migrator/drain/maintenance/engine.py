@@ -49,7 +49,11 @@ class Engine(Protocol):
         """The seconds after which a compute service that does not report is down."""
 
     def reports(self, hosts: Sequence[str]) -> Mapping[str, Report]:
-        """Return host -> what its compute service has reported last; a host without one is left out."""
+        """Return host -> what its compute service has reported last; a host without one is left out.
+
+        A host is left out only if the control plane is known to have no service there. An answer that may lack some
+        hosts, such as those of a cell that does not answer, raises.
+        """
 
     def drains(self, uuids: Sequence[str]) -> Mapping[str, Drain]:
         """Return the drains with these uuids, without those that the control plane does not have."""

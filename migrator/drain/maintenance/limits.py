@@ -85,8 +85,13 @@ def expected(turns: Sequence[Turn]) -> float:
 
     :returns: 0: none is done.
     """
-    done = [one for one in with_status(turns, TurnStatus.DONE) if one.ready_at and one.began_at]
-    return _usual([(one.ready_at - one.began_at).total_seconds() + _work(one) for one in done])  # type: ignore[operator]  # both are there
+    return _usual(
+        [
+            (one.ready_at - one.began_at).total_seconds() + _work(one)
+            for one in with_status(turns, TurnStatus.DONE)
+            if one.ready_at is not None and one.began_at is not None
+        ]
+    )
 
 
 def expected_work(turns: Sequence[Turn]) -> float:

@@ -3,7 +3,8 @@
 """The run of a maintenance: :func:`advance` begins the turns of its hosts, and ends them.
 
 Each call reads everything again, so a maintenance has no state besides its rows. Whatever follows from a row, such as a
-drain, is requested after the commit of that row, and can be requested again by the next owner.
+drain, is requested after the commit of that row, and can be requested again by the next owner. Two requests come before
+their commit, and can be repeated as well: to enable a host, and to cancel the drain of a host that has died.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class _Run:
 
     def look(self) -> None:
         """Update each turn from its drain, its work and its host."""
-        # What is written to be returning now is looked at once that is committed: its drain is not accepted then.
+        # A turn that begins to return now is looked at after the commit, since its drain is not accepted from then on.
         draining, returning = self._with(_T.DRAINING), self._with(_T.RETURNING)
         drains = self._engine.drains([turn.drain for turn in draining if turn.drain]) if draining else {}
         for turn in draining:

@@ -19,7 +19,7 @@ class Day:
     """
 
     def __init__(self, seed, make_store=sites.Store):
-        self.random = random.Random(seed)  # noqa: S311
+        self.random = random.Random(seed)  # noqa: S311 -- to be repeated, not secret
         self.site = self._site(make_store)
         self.store = self.site.store
         hosts = [name for name in self.site.machines if not name.startswith('spare')]

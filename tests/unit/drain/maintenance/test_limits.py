@@ -106,7 +106,7 @@ def turns(**out):
             {'b2': 'it is down'},
             'At most 2 may be out of service: b1 (it is waiting), b2 (it is',
         ),
-        # What is no host of the maintenance counts in its group only.
+        # A host outside the maintenance counts in its group only.
         ({'parallel': 1}, [], {'a9': 'it is disabled'}, ''),
         ({'parallel': 9, 'per_group': 1}, ['b1'], {}, ''),
         ({'parallel': 9, 'per_group': 1}, ['a2'], {}, 'At most 1 of a may be out of service: a2 (it is waiting)'),
