@@ -146,6 +146,17 @@ class _Conductor:
         """Do not answer in time."""
         raise exception.ServiceUnreachable(service='conductor', method='plan_drain', timeout=60)
 
+    def wake_maintenances(self, *_args: Any) -> None:
+        """Take the call."""
+
+    def plan_maintenance(self, *_args: Any) -> None:
+        """Do not answer in time."""
+        raise exception.ServiceUnreachable(service='conductor', method='plan_maintenance', timeout=60)
+
+    def begin_turn(self, *_args: Any) -> None:
+        """Do not answer in time."""
+        raise exception.ServiceUnreachable(service='conductor', method='begin_turn', timeout=60)
+
     def read_allocations(self, *_args: Any) -> None:
         """Do not answer in time."""
         raise exception.ServiceUnreachable(service='conductor', method='read_allocations', timeout=60)
@@ -425,7 +436,9 @@ class Random:
             return (
                 '2026-12-24T18:00:00Z' if schema.get('format') == 'date-time' else pick.choice(self._site.ids['name'])
             )
-        return {'integer': pick.choice((1, 2, 1000)), 'boolean': pick.random() < 0.5}[kind]
+        return {'integer': pick.choice((1, 2, 1000)), 'number': pick.choice((1, 2.5)), 'boolean': pick.random() < 0.5}[
+            kind
+        ]
 
     def _spoilt(self, document: Any) -> Any:
         """Return a document with one part of it replaced, added, or renamed."""

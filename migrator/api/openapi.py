@@ -57,8 +57,10 @@ _NAMED = {
     'GET /migrator/v1/cleanups': ('cleanup_id', '/cleanups/0/id'),
     'GET /migrator/v1/drains': ('uuid', '/drains/0/uuid'),
     'GET /migrator/v1/hosts': ('name', '/hosts/0/name'),
+    'GET /migrator/v1/maintenances': ('uuid', '/maintenances/0/uuid'),
     'GET /migrator/v1/migrations': ('uuid', '/migrations/0/uuid'),
     'POST /migrator/v1/drains': ('uuid', '/drain/uuid'),
+    'POST /migrator/v1/maintenances': ('uuid', '/maintenance/uuid'),
 }
 
 

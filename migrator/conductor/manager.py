@@ -105,10 +105,9 @@ class ConductorManager(DrainCalls, registry.HostCalls, OperatorCalls):
         self.runner = Runner(threads, pool, lambda subject: every[subject.row.task], reload)
         self.tools.hosts.on_free = self.runner.wake
         own = own_mover(self.tools, self.adopt, lambda uuid: self.wake(admin_context(), uuid))
-        super().__init__(
-            Drains(self.tools, mover or own, self._poll_pool),
-            Maintenances(self.tools, (mover or own).engine, self._poll_pool),
-        )
+        drains = Drains(self.tools, mover or own, self._poll_pool)
+        maintenances = Maintenances(self.tools, drains.mover.engine, drains.wake_all, self._poll_pool)
+        super().__init__(drains, maintenances)
         #: When the lease was last renewed (monotonic seconds).
         self._renewed_at = threads.clock.monotonic()
         # While it is cut off from the database, another conductor shows its migrations as its own.

@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from migrator import rpc
 from migrator.context import RequestContext, admin_context
+from migrator.drain.maintenance.turns import Maintenance, Turn
 from migrator.objects import Instance, protocol
 from migrator.objects.drain import Drain
 
@@ -55,6 +57,33 @@ class ConductorAPI:
         :raises migrator.exception.RemoteError: Placement did not answer, or refused.
         """
         found: dict[str, Any] = self._rpc.call(context, self._any, 'plan_drain', timeout=PLAN_TIMEOUT, drain=drain)
+        return found
+
+    def wake_maintenances(self, context: RequestContext) -> None:
+        """Have any conductor look for the maintenance that a request concerns; without it the next sweep does."""
+        self._rpc.cast(context, self._any, 'wake_maintenances')
+
+    def plan_maintenance(
+        self, context: RequestContext, maintenance: Maintenance, turns: Sequence[Turn]
+    ) -> dict[str, Any]:
+        """Return the plan of a maintenance as JSON, which any conductor makes.
+
+        :raises migrator.exception.ServiceUnreachable: no conductor replied within :data:`PLAN_TIMEOUT`.
+        """
+        found: dict[str, Any] = self._call(
+            context, 'plan_maintenance', PLAN_TIMEOUT, maintenance=maintenance, turns=[*turns]
+        )
+        return found
+
+    def begin_turn(self, context: RequestContext, maintenance: str, host: str) -> Turn:
+        """Claim a host that is ready for its work, which any conductor does.
+
+        :returns: its turn, with the claim.
+        :raises migrator.drain.maintenance.errors.InvalidTurn: it may not be worked on now.
+        :raises migrator.exception.ServiceUnreachable: no conductor replied within :data:`PLAN_TIMEOUT`. The host may
+            be claimed nevertheless.
+        """
+        found: Turn = self._call(context, 'begin_turn', PLAN_TIMEOUT, maintenance=maintenance, host=host)
         return found
 
     def delete_service(self, context: RequestContext, service_uuid: str) -> None:

@@ -339,24 +339,24 @@ def purge_migrations(
     return document | rows | {'kept': kept}
 
 
-def purge_drains(
-    database: Database,
+def purge_ended(
+    rows: drains.Drains | Maintenances,
     before: datetime.datetime,
     found: int,
     dry_run: bool,
     most: int | None = None,
     advance: Advance = lambda deleted: None,
 ) -> dict[str, Any]:
-    """Delete drains that ended before a time with their guests and events, the oldest first. Return JSON.
+    """Delete drains, or maintenances, that ended before a time, the oldest first. Return JSON.
 
-    :param found: how many there are, from :meth:`.drains.Drains.count_ended`.
+    :param found: how many there are, from their ``count_ended``.
     :param dry_run: whether to delete nothing.
     :param most: the greatest number to delete; None: all.
-    :param advance: is called with the number of deleted drains after each batch.
+    :param advance: is called with the number of those that were deleted after each batch.
     """
     gone, deleted = 0, 1
     while deleted and not dry_run and (most is None or gone < most):
-        deleted = database.drains.purge(before, _DRAINS_BATCH if most is None else min(_DRAINS_BATCH, most - gone))
+        deleted = rows.purge(before, _DRAINS_BATCH if most is None else min(_DRAINS_BATCH, most - gone))
         gone += deleted
         advance(deleted)
     return {'before': before, 'dry_run': dry_run, 'found': found, 'purged': gone}

@@ -16,6 +16,7 @@ from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception
 from migrator.db import models
+from migrator.db.maintenances import rows
 from migrator.db.sql import columns, drain_rows
 from migrator.db.sql.engine import Engine, retried
 from migrator.db.sql.statements import Prepared
@@ -121,7 +122,7 @@ def settled(session: Any) -> datetime.datetime:
 
 
 def events_after(session: Any, at: datetime.datetime, uuid: str, seq: int, limit: int) -> list[Event]:
-    """Return the events that follow one in the order of time, of migrations and drains.
+    """Return the events that follow one in the order of time, of migrations, drains and maintenances.
 
     Those of the last :data:`SETTLED` seconds are held back. One whose transaction took longer to commit may be missing.
 
@@ -129,10 +130,14 @@ def events_after(session: Any, at: datetime.datetime, uuid: str, seq: int, limit
     :param limit: the greatest number of events.
     """
     changed = at - datetime.timedelta(seconds=_MARGIN)
-    migrations, rows = models.MIGRATIONS, drain_rows.DRAINS
-    # Both have an index on what is sought, or few rows; the logs themselves have none on the time.
+    migrations = models.MIGRATIONS
+    # All have an index on what is sought, or few rows; the logs themselves have none on the time.
     of_migrations = sa.select(migrations.c.uuid).where(migrations.c.changed_at >= changed)
-    of_drains = sa.select(rows.c.uuid).where(sa.func.coalesce(rows.c.updated_at, rows.c.created_at) >= changed)
+    of_drains, of_maintenances = (
+        sa.select(table.c.uuid).where(sa.func.coalesce(table.c.updated_at, table.c.created_at) >= changed)
+        for table in (drain_rows.DRAINS, rows.MAINTENANCES)
+    )
+    no_step: Any = sa.literal('', columns.Text(64))
     parts = [
         sa.select(
             *(log.c.at, key.label('uuid'), log.c.seq, sa.literal(of).label('of'), log.c.kind),
@@ -147,7 +152,8 @@ def events_after(session: Any, at: datetime.datetime, uuid: str, seq: int, limit
         )
         for of, log, key, step, which in (
             ('migration', _L, _L.c.migration, _L.c.step, of_migrations),
-            ('drain', drain_rows.LOG, drain_rows.LOG.c.drain, sa.literal('', columns.Text(64)), of_drains),
+            ('drain', drain_rows.LOG, drain_rows.LOG.c.drain, no_step, of_drains),
+            ('maintenance', rows.LOG, rows.LOG.c.maintenance, no_step, of_maintenances),
         )
     ]
     both = sa.union_all(*parts).subquery()

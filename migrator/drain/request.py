@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from migrator import exception
+from migrator.objects import base
 from migrator.objects.drain import MOST, Direction, Drain, DrainOrder, DrainStatus, Locked, Member, MemberStatus
 
 
@@ -25,17 +26,23 @@ class Kind(enum.Enum):
     NUMBERS = 'uuids of guests, each with a whole number'
     MOMENT = 'a time'
     FLAG = 'true or false'
+    SPAN = 'seconds'
+    WINDOW = 'a time of each day'
+    AMOUNTS = 'resource classes, each with a whole number'
+    GROUPS = 'names of groups, each with hosts'
+    OF_DRAIN = 'fields of the request of a drain'
 
 
 @dataclasses.dataclass(frozen=True)
 class Field:
     """One field.
 
-    :ivar name: in a body, in a document, and in :class:`~migrator.objects.drain.Drain`.
+    :ivar name: in a body, in a document, and in its class.
     :ivar help: what it means; ``{guest}`` stands for what the command calls a guest.
     :ivar option: the option of a command, if it is not the name; ``{guest}`` as above.
     :ivar least: the least number; the greatest is ``MOST``, which also bounds how many hosts or guests are named.
     :ivar choices: the words of a choice.
+    :ivar of: the class that has the default.
     """
 
     name: str
@@ -44,17 +51,18 @@ class Field:
     option: str | None = None
     least: int = 1
     choices: tuple[str, ...] = ()
+    of: type[base.Versioned] = Drain
 
     @property
     def default(self) -> object:
-        """The value if the request does not have the field."""
-        found = {one.name: one.default for one in dataclasses.fields(Drain)}[self.name]
+        """The value if the request does not have the field; None: it has no simple one."""
+        found = {one.name: one.default for one in dataclasses.fields(self.of)}.get(self.name)
         return None if found is dataclasses.MISSING else found
 
     @property
     def may_be_null(self) -> bool:
         """Whether null stands for the default."""
-        return self.name not in ('host', 'reason') and self.default is None
+        return self.name not in ('host', 'hosts', 'reason') and self.default is None
 
     def option_for(self, guest: str) -> str:
         """Return the option of a command.

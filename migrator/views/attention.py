@@ -16,6 +16,7 @@ from typing import Any
 
 from migrator.db.api import Database
 from migrator.db.sql import attention
+from migrator.drain.maintenance.turns import Maintenance, Turn, TurnStatus, has_lapsed
 from migrator.objects import COMPUTE_BINARY, Migration, MigrationStatus, MigrationType, Service, base, remedies
 from migrator.objects.difference import Difference, DifferenceKind
 from migrator.objects.drain import Direction, Drain, DrainStatus, Member, MemberStatus, disabled_reason
@@ -35,18 +36,30 @@ class Attention(enum.StrEnum):
     HOST_REFUSED = 'host-refused'
     FORCED_DOWN = 'forced-down'
     DRAIN_WAITS = 'drain-waits'
+    MAINTENANCE_WAITS = 'maintenance-waits'
+    MAINTENANCE_HOST = 'maintenance-host'
     GUEST_FAILED = 'guest-failed'
     MIGRATION_FAILED = 'migration-failed'
     DRAIN_INCOMPLETE = 'drain-incomplete'
     GUEST_BLOCKED = 'guest-blocked'
     DRAIN_PAUSED = 'drain-paused'
+    MAINTENANCE_PAUSED = 'maintenance-paused'
     CLEANUP_BLOCKED = 'cleanup-blocked'
     HOST_DISABLED = 'host-disabled'
 
 
 _A = Attention
 #: The kinds that are no failure: something waits for an operator, and nothing is wrong meanwhile.
-WAITS = frozenset({_A.HOST_REFUSED, _A.GUEST_BLOCKED, _A.DRAIN_PAUSED, _A.CLEANUP_BLOCKED, _A.HOST_DISABLED})
+WAITS = frozenset(
+    {
+        _A.HOST_REFUSED,
+        _A.GUEST_BLOCKED,
+        _A.DRAIN_PAUSED,
+        _A.MAINTENANCE_PAUSED,
+        _A.CLEANUP_BLOCKED,
+        _A.HOST_DISABLED,
+    }
+)
 _ORDER = {kind: place for place, kind in enumerate(Attention)}
 
 
@@ -60,6 +73,7 @@ class _Seen:
     :ivar guests: host -> the number of its guests, for the hosts that are down or disabled.
     :ivar needed: host -> the statuses of the migrations that need it, for the same hosts.
     :ivar keeps_copies: the hosts that still have to end the copy of a guest that was evacuated or reverted.
+    :ivar in_maintenance: the hosts that a maintenance has out of service.
     :ivar elsewhere: the guest and the host in the database of each difference that shows it on another host.
     :ivar names: the uuid of a guest -> its name.
     """
@@ -75,6 +89,7 @@ class _Seen:
     guests: Mapping[str, int]
     needed: Mapping[str, Sequence[str]]
     keeps_copies: Set[str]
+    in_maintenance: Set[str]
     elsewhere: Set[tuple[str, str | None]]
     names: Mapping[str, str]
 
@@ -143,6 +158,7 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
     refused = any(one.refused_at is not None for one in services.values())
     replaced = database.machines.replacements().values() if refused else ()
     deferred = database.cleanups.list()
+    held = database.maintenances.concerning()
     unreported = why_no_reports(database.conductors.list(), now)
     seen = _Seen(
         now=now,
@@ -156,6 +172,7 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
         guests=attention.guests_at(database.engine, noted),
         needed=attention.migrations_at(database.engine, noted),
         keeps_copies={one.host for one in deferred if one.step in ENDS_COPIES},
+        in_maintenance={turn.host for _one, turn in held if turn.is_out},
         elsewhere={(one.instance_uuid, one.host) for one in differing if one.seen.keys() - {one.host}},
         names={one.uuid: one.name for one in database.instances.list({'uuid': uuids})} if uuids else {},
     )
@@ -186,6 +203,7 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
                 _A.DRAIN_PAUSED, one.uuid, f'Paused: the drain of {one.host}', text,
                 [remedies.command(Kind.RESUME_DRAIN, drain=one.host)], host=one.host, drain_uuid=one.uuid,
             )  # fmt: skip
+    yield from _of_maintenances(held, seen)
     yield from (_of_member(by_uuid[drain], member, seen) for drain, member in members)
     yield from (_of_failed(one, seen) for one in failed if one.drain not in shown)
     for cleanup in deferred:
@@ -315,6 +333,9 @@ def _of_ended(drain: Drain, seen: _Seen) -> dict[str, Any] | None:
 
     A host that was enabled since is an operator's decision. That of a drain of a stock Nova is not known here.
     """
+    if drain.host in seen.in_maintenance:
+        # What comes next is the maintenance's, which has requested the drain.
+        return None
     host, service, is_away = drain.host, seen.services.get(drain.host), drain.direction == Direction.AWAY
     see, retry, restore = (
         remedies.command(kind, drain=host) for kind in (Kind.SEE_DRAIN, Kind.RETRY_DRAIN, Kind.RESTORE_DRAIN)
@@ -343,6 +364,33 @@ def _of_ended(drain: Drain, seen: _Seen) -> dict[str, Any] | None:
     text = f'The drain ended {drain.status}. The host takes no guests until it is enabled. {to_restore} '
     title = f'Disabled: {host}, since its drain'
     return _line(_A.HOST_DISABLED, host, title, f'{text}To enable it only: {enable}.', [restore, enable], **of_drain)
+
+
+def _of_maintenances(held: Sequence[tuple[Maintenance, Turn]], seen: _Seen) -> Iterator[dict[str, Any]]:
+    """Yield what the maintenances in progress need, and their hosts."""
+    for one in {one.uuid: one for one, _turn in held if not one.ended}.values():
+        hosts = base.count(sum(other.uuid == one.uuid for other, _turn in held), 'host')
+        if one.wait_error is not None:
+            text = _sentence(one.waits_for or one.wait_error)
+            text += '' if seen.is_blind else ' The maintenance tries again by itself.'
+            title = f'Waits: the maintenance of {hosts}'
+            yield _line(_A.MAINTENANCE_WAITS, one.uuid, title, text, [], maintenance_uuid=one.uuid)
+        if one.paused and one.cancel_requested_at is None:
+            text = f'{one.message or ""} It begins no further host until it is resumed.'.strip()
+            title = f'Paused: the maintenance of {hosts}'
+            yield _line(_A.MAINTENANCE_PAUSED, one.uuid, title, text, [], maintenance_uuid=one.uuid)
+    for one, turn in held:
+        service = seen.services.get(turn.host)
+        title, since = f'Failed: {turn.host}, in a maintenance', turn.ended_at
+        if turn.status == TurnStatus.WORKING and has_lapsed(one, turn, seen.now):
+            title, since = f'Lapsed: the work at {turn.host}, in a maintenance', turn.claimed_at
+        elif turn.status != TurnStatus.FAILED or (one.ended and not (service and service.disabled)):
+            continue
+        text = turn.reason or 'The end of its work was not reported.'
+        yield _line(
+            _A.MAINTENANCE_HOST, f'{one.uuid} {turn.host}', title, text, [], since=since,
+            host=turn.host, drain_uuid=turn.drain, maintenance_uuid=one.uuid,
+        )  # fmt: skip
 
 
 def _of_member(drain: Drain, member: Member, seen: _Seen) -> dict[str, Any]:
@@ -433,7 +481,9 @@ def _line(
     :param of: what distinguishes it from the other lines of its kind.
     :param waits: whether nothing is wrong meanwhile; None: as for its kind.
     """
-    known = dict.fromkeys(('host', 'instance_uuid', 'instance_name', 'migration_uuid', 'drain_uuid'))
+    known = dict.fromkeys(
+        ('host', 'instance_uuid', 'instance_name', 'migration_uuid', 'drain_uuid', 'maintenance_uuid')
+    )
     return {
         'id': f'{kind.value} {of}'.strip(),
         'kind': kind.value,

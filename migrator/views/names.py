@@ -21,6 +21,8 @@ from oslo_utils import uuidutils
 from migrator import exception
 from migrator.db.api import Database
 from migrator.db.sql import beginnings
+from migrator.drain.maintenance import errors
+from migrator.drain.maintenance.turns import Maintenance
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, base
 from migrator.objects.drain import Drain
 
@@ -79,6 +81,27 @@ def drain(database: Database, text: str, whole: bool = False) -> Drain:
         raise exception.DrainNotFound(_no_drain(database, text), drain=text)
     shown = [f'{one.uuid} of {one.host} ({one.shown_status})' for one in found]
     return _only(found, text, 'drains', shown)
+
+
+def maintenance(database: Database, text: str, whole: bool = False) -> Maintenance:
+    """Return a maintenance by its uuid, one of its hosts, or the beginning of its uuid.
+
+    :param whole: only by its whole uuid.
+    :raises migrator.drain.maintenance.errors.MaintenanceNotFound: nothing fits.
+    :raises AmbiguousError: two begin so.
+    """
+    text, rows = _usual(text), database.maintenances
+    try:
+        return rows.get(text)
+    except errors.MaintenanceNotFound:
+        if whole:
+            raise
+    of_host = rows.list(text, in_progress=True, limit=1) or rows.list(text, limit=1)
+    found = of_host or [rows.get(uuid) for uuid in database.beginnings('maintenances', text)]
+    if not found:
+        short = f'Host {text} has no maintenance.' if text in _hosts(database) else _too_short('Maintenance', text)
+        raise errors.MaintenanceNotFound(short, maintenance=text)
+    return _only(found, text, 'maintenances', [f'{one.uuid} ({one.shown_status})' for one in found])
 
 
 def _no_drain(database: Database, text: str) -> str | None:

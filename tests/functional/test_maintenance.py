@@ -7,64 +7,63 @@ import datetime
 import pytest
 
 from migrator import exception
-from migrator.drain.maintenance import actions, errors
-from migrator.drain.maintenance.turns import Maintenance, Turn
+from migrator.db import saga_log
 from migrator.objects import Flavor
+from migrator.objects.protocol import NO_UUID
 from tests.functional import state
-from tests.functional.migration_requests import refused
+from tests.functional.faults import faults
+from tests.functional.migration_requests import go_on, refused
 from tests.functional.test_drain import DRAINS, host_of, is_disabled
 
-pytestmark = pytest.mark.simulated(reason='it writes the row of a maintenance itself, and lets single seconds pass')
+pytestmark = pytest.mark.simulated(reason='it kills single services, and lets single seconds pass')
 
 LONG = 900
+MAINTENANCES = '/migrator/v1/maintenances'
 
 
 class Rounds:
     """A maintenance of some hosts, and its users."""
 
     def __init__(self, cloud, *hosts, **more):
-        self.cloud, self.store, self.uuid = cloud, cloud.database.maintenances, cloud.new_uuid()
-        turns = [Turn(host=host, position=place) for place, host in enumerate(hosts, 1)]
-        self.store.accept(Maintenance(uuid=self.uuid, **{'in_order': True, 'returned_by': 'restart'} | more), turns)
+        self.cloud, self.store = cloud, cloud.database.maintenances
+        body = {'hosts': [*hosts], 'in_order': True, 'returned_by': 'restart', **more}
+        self.uuid = requested(cloud.request('POST', MAINTENANCES, body), 202)['maintenance']['uuid']
 
     @property
     def row(self):
         return self.store.get(self.uuid)
 
+    def show(self):
+        return self.cloud.request('GET', f'{MAINTENANCES}/{self.uuid}').json['maintenance']
+
     def statuses(self):
-        return {turn.host: turn.status for turn in self.store.read_turns(self.uuid)}
+        return {one['host']: one['status'] for one in self.show()['hosts']}
 
     def until(self, timeout=LONG, **wanted):
         self.cloud.simulation.run_until(lambda: wanted.items() <= self.statuses().items(), timeout=timeout)
 
-    def begin(self, host, conductor='conductor1', by='ada'):
-        """Claim a host as the RPC does, and return the claim."""
-        found = []
-        manager = self.cloud.conductors[conductor].maintenances
+    def act(self, action, **given):
+        return self.cloud.request('POST', f'{MAINTENANCES}/{self.uuid}/action', {action: given or None})
 
-        def act():
-            try:
-                found.append(actions.begin(manager.store, manager.engine, self.uuid, host, by).claim)
-            except errors.InvalidTurn as error:
-                found.append(error)
-
-        self.cloud.processes[conductor].start(act, name='begin')
-        self.cloud.simulation.run_until(lambda: found, timeout=60)
-        if isinstance(found[0], Exception):
-            raise found[0]
-        return found[0]
+    def begin(self, host):
+        return requested(self.act('begin', host=host))['host']['claim']
 
     def work(self, host):
         """Have a host worked on that is ready: its compute service is started anew."""
         claim = self.begin(host)
         assert host_of_all(self.cloud, host) == []
-        actions.done(self.store, self.uuid, host, claim, 'ada')
+        requested(self.act('done', host=host, claim=claim))
         self.cloud.kill(host)
         self.cloud.start_compute(host)
 
     def ends(self):
         self.cloud.simulation.run_until(lambda: self.row.ended, timeout=LONG)
         return self.row
+
+
+def requested(response, status=200):
+    assert response.status_int == status, response.text
+    return response.json
 
 
 def host_of_all(cloud, host):
@@ -93,7 +92,7 @@ def test_host_in_a_maintenance_is_drained_by_no_user(cloud):
     rounds = Rounds(cloud, 'host1', 'host2')
     rounds.until(host1='ready')
     refused(cloud.request('POST', DRAINS, {'host': 'host2'}), 409, f'Host host2 is in maintenance {rounds.uuid}')
-    actions.change(rounds.store, rounds.uuid, 'cancel', 'ada')
+    assert requested(rounds.act('cancel'), 202)['maintenance']['status'] == 'cancelling'
     assert rounds.ends().status == 'cancelled'
     assert rounds.statuses() == {'host1': 'skipped', 'host2': 'skipped'}
     assert not is_disabled(cloud, 'host1')
@@ -107,12 +106,10 @@ def test_maintenance_whose_conductor_dies_goes_on_and_its_host_is_claimed_once(c
     rounds.until(host1='draining')
     (owner,) = (name for name, one in cloud.conductors.items() if one.tools.owner == rounds.row.owner)
     cloud.kill(owner)
-    other = 'conductor2' if owner == 'conductor1' else 'conductor1'
     rounds.until(host1='ready')
-    claim = rounds.begin('host1', other)
-    with pytest.raises(errors.InvalidTurn, match='ada has claimed it'):
-        rounds.begin('host1', other, by='bob')
-    actions.done(rounds.store, rounds.uuid, 'host1', claim, 'ada')
+    claim = requested(rounds.act('begin', host='host1'))['host']['claim']
+    refused(rounds.act('begin', host='host1'), 409, 'admin has claimed it')
+    requested(rounds.act('done', host='host1', claim=claim.upper()))
     cloud.kill('host1')
     cloud.start_compute('host1')
     assert rounds.ends().status == 'completed'
@@ -138,15 +135,17 @@ def test_guest_that_is_shut_off_stays_if_the_request_says_so(cloud):
     rounds = Rounds(cloud, 'host1', stopped='stay')
     rounds.until(host1='ready')
     cloud.world.hypervisors['host1'].resume(off.uuid)
-    with pytest.raises(errors.InvalidTurn, match=f'guests that are not shut off: {off.uuid}'):
-        rounds.begin('host1')
+    refused(rounds.act('begin', host='host1'), 409, f'guests that are not shut off: {off.uuid}')
 
 
 @pytest.mark.cloud(hosts=4)
 def test_guest_that_has_no_planned_host_goes_to_no_host_that_is_worked_on_later(cloud):
+    slow = cloud.boot('slow', 'host1')
+    faults(cloud, 'host1').stall('copying', instance_uuid=slow.uuid, sticky=True)
     rounds = Rounds(cloud, 'host1', 'host2', 'host3')
     rounds.until(host1='draining')
     late = cloud.boot('late', 'host1')
+    go_on(cloud)
     rounds.until(host1='ready')
     assert host_of(cloud, late) == 'host4'
 
@@ -177,12 +176,13 @@ def test_host_that_dies_while_it_is_drained_fails_and_so_pauses_the_rest(cloud):
 
 
 def test_hosts_that_died_elsewhere_keep_further_ones_from_being_begun(cloud):
-    rounds = Rounds(cloud, 'host1', deadline=cloud.database.maintenances.now() + datetime.timedelta(hours=1))
+    rounds = Rounds(
+        cloud, 'host1', deadline=(cloud.database.maintenances.now() + datetime.timedelta(hours=1)).isoformat()
+    )
     rounds.until(host1='ready')
     cloud.kill('host3')
     cloud.simulation.run_until(lambda: state.service(cloud, 'host3')['state'] == 'down', timeout=200)
-    with pytest.raises(errors.InvalidTurn, match='Host host3 is down, and is no host of a maintenance'):
-        rounds.begin('host1')
+    refused(rounds.act('begin', host='host1'), 409, 'Host host3 is down, and is no host of a maintenance')
 
 
 def test_error_of_a_service_is_what_a_maintenance_waits_for_until_it_is_over(cloud):
@@ -201,3 +201,45 @@ def test_error_of_a_service_is_what_a_maintenance_waits_for_until_it_is_over(clo
     engine.reports = reports
     rounds.until(host1='ready')
     assert rounds.row.waits_for is None
+
+
+def test_what_a_maintenance_needs_is_in_the_list_of_what_needs_an_operator(cloud):
+    rounds = Rounds(cloud, 'host1', work_timeout=60)
+    rounds.until(host1='ready')
+    assert attention(cloud) == {}  # the drain has ended, and the host is disabled
+    claim = rounds.begin('host1')
+    cloud.simulation.advance(80)
+    assert rounds.show()['hosts'][0]['claim_has_lapsed']
+    assert attention(cloud) == {'maintenance-host': 'Lapsed: the work at host1, in a maintenance'}
+    requested(rounds.act('fail', host='host1', claim=claim, reason='no disk'))
+    cloud.simulation.run_until(lambda: rounds.row.ended, timeout=60)
+    assert attention(cloud) == {'maintenance-host': 'Failed: host1, in a maintenance'}
+    requested(rounds.act('skip', host='host1'))
+    cloud.simulation.run_until(lambda: rounds.row.ended, timeout=60)
+    assert attention(cloud) == {}
+
+
+def test_maintenance_that_is_paused_after_a_failure_is_in_that_list(cloud):
+    rounds = Rounds(cloud, 'host1', 'host2')
+    rounds.until(host1='ready')
+    requested(rounds.act('fail', host='host1', claim=rounds.begin('host1')))
+    cloud.simulation.run_until(lambda: rounds.row.paused, timeout=60)
+    assert attention(cloud) == {
+        'maintenance-host': 'Failed: host1, in a maintenance',
+        'maintenance-paused': 'Paused: the maintenance of 2 hosts',
+    }
+
+
+def attention(cloud):
+    lines = requested(cloud.request('GET', '/migrator/v1/attention'))['attention']
+    return {one['kind']: one['title'] for one in lines}
+
+
+def test_events_of_a_maintenance_are_in_the_stream(cloud):
+    rounds = Rounds(cloud, 'host1')
+    rounds.until(host1='ready')
+    cloud.simulation.advance(5)
+    with cloud.database.engine.reader() as session:
+        found = saga_log.events_after(session, rounds.row.created_at, NO_UUID, 0, 100)
+    mine = [one.payload['status'] for one in found if (one.of, one.kind) == ('maintenance', 'turn')]
+    assert mine == ['draining', 'ready']

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from migrator.api.schemas.types import Schema, closed, each, many, or_null, whole
+from migrator.drain.maintenance.turns import ReturnedBy, Stopped, TurnStatus
 from migrator.objects import MigrationStatus, MigrationType
 from migrator.objects.drain import Direction, DrainOrder, Locked, MemberStatus
 from migrator.objects.reasons import StuckKind, WaitKind
@@ -59,7 +60,7 @@ ATTENTION = whole(
             **each('title text', _TEXT),
             commands=many(_TEXT),
             otherwise=or_null(whole(text=_TEXT, commands=many(_TEXT))),
-            **each('host instance_uuid instance_name migration_uuid drain_uuid', _TEXT_OR_NULL),
+            **each('host instance_uuid instance_name migration_uuid drain_uuid maintenance_uuid', _TEXT_OR_NULL),
         )
     ),
     count=_NUMBER,
@@ -331,16 +332,69 @@ DRAIN_PLAN = whole(
 _CALIBRATED: Schema = {'samples': _NUMBER, **each('median_error p50_held p80_held', _SHARE)}
 CALIBRATION = whole(calibration=whole(**_CALIBRATED, drains=many(whole(drain=_UUID, host=_TEXT, **_CALIBRATED))))
 
+# --- maintenances ----------------------------------------------------------------------------------------------------
+
+_MAINTENANCE = whole(
+    uuid=_UUID,
+    status=_TEXT,
+    **each('requested_by reason waits_for message window', _TEXT_OR_NULL),
+    **each('created_at cancel_requested_at ended_at deadline', _TIME_OR_NULL),
+    **each('in_order despite_trouble', _FLAG),
+    **each('parallel max_failures', _NUMBER),
+    per_group=_NUMBER_OR_NULL,
+    groups={'type': 'object', 'additionalProperties': many(_TEXT)},
+    reserve={'type': 'object', 'additionalProperties': _NUMBER},
+    **each('wait_for_room settle', _SHARE),
+    **each('work_timeout return_timeout', {'type': 'number'}),
+    returned_by=_of(ReturnedBy),
+    stopped=or_null(_of(Stopped)),
+    drain=_ANY_OBJECT,
+    turns=whole(**{status.value: _NUMBER for status in TurnStatus}),
+)
+_TURN = whole(
+    **each('host group', _TEXT),
+    position=_NUMBER,
+    status=_of(TurnStatus),
+    **each('drain claim', _UUID_OR_NULL),
+    **each('claimed_by reason', _TEXT_OR_NULL),
+    **each('claimed_at claim_lapses_at began_at ready_at work_ended_at ended_at', _TIME_OR_NULL),
+    **each('out_of_service claim_has_lapsed', _FLAG),
+)
+MAINTENANCES = _page('maintenances', _MAINTENANCE)
+MAINTENANCE = whole(maintenance=_more(_MAINTENANCE, hosts=many(_TURN)))
+MAINTENANCE_HOST = whole(host=_TURN)
+MAINTENANCE_PLAN = whole(
+    plan=whole(
+        fits=_FLAG,
+        **each('guests moves most_parallel', _NUMBER),
+        **each('moves_per_guest least_moves_per_guest', {'type': 'number'}),
+        trouble=many(_TEXT),
+        hosts=many(
+            whole(
+                **each('host group', _TEXT),
+                **each('beside without_room short_of_reserve', many(_TEXT)),
+                out_because=_TEXT_OR_NULL,
+                **each('moves moves_again without_room_count cannot_move_count', _NUMBER),
+                short_at={'type': 'object', 'additionalProperties': _NUMBER},
+                cannot_move=many(whole(**each('instance_uuid name reason', _TEXT), remedy=_TEXT_OR_NULL)),
+            )
+        ),
+    )
+)
+
 # --- events ----------------------------------------------------------------------------------------------------------
 
 EVENT = whole(
-    of={'type': 'string', 'enum': ['migration', 'drain']},
+    of={'type': 'string', 'enum': ['migration', 'drain', 'maintenance']},
     uuid=_UUID,
     seq=_NUMBER,
     at=_TIME,
     kind=_TEXT,
     step=_TEXT_OR_NULL,
-    payload={**_ANY_OBJECT, 'description': 'the status or the reason of a migration; of a drain its whole event'},
+    payload={
+        **_ANY_OBJECT,
+        'description': 'the status or the reason of a migration; of a drain or a maintenance its whole event',
+    },
 )
 STREAM: Schema = {
     'type': 'string',

@@ -14,14 +14,15 @@ from migrator import exception
 from migrator.api import common, schemas
 from migrator.api.policies import base
 from migrator.api.request import Request, answer
-from migrator.api.schemas import types
+from migrator.api.schemas import fields, types
 from migrator.conf.conductor import uses_nova
-from migrator.db.api import purge_drains
+from migrator.context import RequestContext
+from migrator.db.api import purge_ended
 from migrator.db.drains import Known
 from migrator.db.slots import Bounds
-from migrator.drain.request import FIELDS, Field, Kind, again, moved
+from migrator.drain.request import FIELDS, again, moved
 from migrator.objects import times
-from migrator.objects.drain import MOST, Drain, Locked, Member, MemberStatus
+from migrator.objects.drain import Drain, Locked, Member, MemberStatus
 from migrator.views import drains, migrations, names, reports
 
 LOG = logging.getLogger(__name__)
@@ -57,47 +58,7 @@ RULES = [
 ]
 
 
-def _schema(field: Field) -> types.Schema:
-    """Return the schema of a field of the request."""
-    whole = {
-        'type': 'integer',
-        'minimum': field.least,
-        'maximum': MOST,
-        'description': f'a whole number from {field.least} to {MOST}',
-    }
-    schema: types.Schema = {
-        Kind.HOST: types.HOST,
-        Kind.TEXT: types.REASON,
-        Kind.CHOICE: {'type': 'string', 'enum': [*field.choices], 'description': ', '.join(field.choices)},
-        Kind.NUMBER: whole,
-        Kind.NUMBERS: {
-            'type': 'object',
-            'additionalProperties': whole,
-            'maxProperties': MOST,
-            'description': f'at most {MOST} servers of the host by uuid, each with {whole["description"]}',
-        },
-        Kind.HOSTS: {
-            'type': 'array',
-            'items': types.HOST,
-            'minItems': 1,
-            'maxItems': MOST,
-            'uniqueItems': True,
-            'description': f'a list of 1 to {MOST} different compute hosts, or null for any host',
-        },
-        Kind.MOMENT: {
-            'type': 'string',
-            'format': 'date-time',
-            'description': 'a time such as 2026-12-24T18:00:00Z, or null',
-        },
-        Kind.FLAG: {'type': 'boolean', 'description': 'true or false'},
-    }[field.kind]
-    if not field.may_be_null:
-        return schema
-    null = ', or null' if field.kind is Kind.NUMBER else ''
-    return types.or_null(schema) | {'description': f'{schema["description"]}{null}'}
-
-
-CREATE_BODY = {1: types.closed({**{one.name: _schema(one) for one in FIELDS}, 'dry_run': types.DRY_RUN}, ['host'])}
+CREATE_BODY = {1: fields.body(FIELDS, 'host')}
 INDEX_QUERY = {
     1: types.parameters({**types.PAGE, 'host': types.ANY, 'in_progress': types.many(types.BOOLEAN)}, unknown=False)
 }
@@ -232,20 +193,25 @@ def _retry(request: Request, uuid: str) -> webob.Response:
     """Request a new drain for the guests that one has left."""
     rows = request.services.database.drains
     members = rows.read_members(uuid)
-    fields = again(rows.get(uuid), members, rows.now())
-    return _accept(request, Drain(uuid=request.services.threads.new_uuid(), **fields), moved(members))
+    same = again(rows.get(uuid), members, rows.now())
+    return _accept(request, Drain(uuid=request.services.threads.new_uuid(), **same), moved(members))
 
 
 def _accept(request: Request, drain: Drain, has_moved: Sequence[Member] = ()) -> webob.Response:
     rows, context = request.services.database.drains, request.context
     if drain.locked == Locked.MOVE and not context.is_admin:
-        raise exception.Forbidden(
-            'Only an administrator may have guests moved that are locked. Leave locked out, or ask an administrator.'
-        )
+        raise locked_refused()
     drain = drain.replace(requested_by=context.user_id, project_id=context.project_id, request_id=request.request_id)
     rows.accept(drain, has_service=not uses_nova(request.services.conf), moved=has_moved)
     _wake(request)
     return _shown(request, rows.get(drain.uuid), 202)
+
+
+def locked_refused() -> exception.Forbidden:
+    """Return the error about a user who may not have guests moved that are locked."""
+    return exception.Forbidden(
+        'Only an administrator may have guests moved that are locked. Leave locked out, or ask an administrator.'
+    )
 
 
 def show_calibration(request: Request) -> webob.Response:
@@ -262,16 +228,24 @@ def act_on_all(request: Request) -> webob.Response:
     request.authorize(f'{_ROOT}purge')
     database, before = request.services.database, schemas.moment(given['before'])
     most, is_dry = given.get('max_rows', types.MOST_PURGED), given.get('dry_run', False)
-    found = purge_drains(database, before, database.drains.count_ended(before), is_dry, most)
+    found = purge_ended(database.drains, before, database.drains.count_ended(before), is_dry, most)
     return answer({'purge': found})
 
 
 def _wake(request: Request) -> None:
+    wake(request, request.services.conductor.wake_drains)
+
+
+def wake(request: Request, call: Callable[[RequestContext], None]) -> None:
+    """Have a conductor look for a change before its next sweep.
+
+    :param call: the RPC to any conductor.
+    """
     try:
-        request.services.conductor.wake_drains(request.context)
+        call(request.context)
     except exception.MigratorException as error:
         # The row is committed, so the sweep of any conductor finds it.
-        LOG.warning('Could not wake a conductor for a drain; the next sweep of a conductor finds it: %s', error)
+        LOG.warning('Could not wake a conductor; the next sweep of a conductor finds it: %s', error)
 
 
 def _find(request: Request, text: str) -> Drain:

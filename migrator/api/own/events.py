@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``/migrator/v1/events``: what happens to migrations and drains, as server-sent events.
+"""``/migrator/v1/events``: what happens to migrations, drains and maintenances, as server-sent events.
 
 A stream reads the logs once a second, each time with a connection that it gives back at once. It holds a thread of the
 server, so only a few run at a time. Each ends after some seconds, or when the server stops, and the client continues
@@ -30,7 +30,11 @@ from migrator.objects.reasons import Reason
 
 LIST = 'migrator:events:index'
 
-RULES = [base.rule(LIST, base.ADMIN, 'Follow what happens to migrations and drains.', 'GET /migrator/v1/events')]
+RULES = [
+    base.rule(
+        LIST, base.ADMIN, 'Follow what happens to migrations, drains and maintenances.', 'GET /migrator/v1/events'
+    )
+]
 
 _ID = {
     'type': 'string',
@@ -58,7 +62,7 @@ _Cursor = tuple[datetime.datetime, str, int]
 
 
 def follow(request: Request) -> webob.Response:
-    """Send the events of migrations and drains from now on, or after the one in ``Last-Event-ID``."""
+    """Send the events of migrations, drains and maintenances, from now on or after one."""
     given = request.given
     request.authorize(LIST)
     services = request.services

@@ -4,11 +4,22 @@
 
 from __future__ import annotations
 
-from migrator.api.own import answers, attention, audits, cleanups, drains, events, hosts, migrations, services
+from migrator.api.own import (
+    answers,
+    attention,
+    audits,
+    cleanups,
+    drains,
+    events,
+    hosts,
+    maintenances,
+    migrations,
+    services,
+)
 from migrator.api.route import Route
 from migrator.api.schemas.types import NO_QUERY
 
-_C, _D, _M = '/cleanups/{cleanup_id}', '/drains/{uuid}', '/migrations/{uuid}'
+_C, _D, _M, _W = '/cleanups/{cleanup_id}', '/drains/{uuid}', '/migrations/{uuid}', '/maintenances/{uuid}'
 
 #: A fixed path stands before one that would take it for an id.
 OWN = (
@@ -59,6 +70,35 @@ OWN = (
     Route('GET', '/findings', audits.list_findings, query=NO_QUERY, answers={200: answers.FINDINGS}),
     Route('GET', '/hosts', hosts.index, query=hosts.INDEX_QUERY, answers={200: answers.HOSTS}),
     Route('GET', '/hosts/{name}', hosts.show, query=NO_QUERY, answers={200: answers.HOST}),
+    Route(
+        'GET', '/maintenances', maintenances.index,
+        query=maintenances.INDEX_QUERY, answers={200: answers.MAINTENANCES},
+    ),
+    Route(
+        'POST',
+        '/maintenances',
+        maintenances.create,
+        query=NO_QUERY,
+        bodies=(maintenances.CREATE_BODY,),
+        answers={200: answers.MAINTENANCE_PLAN, 202: answers.MAINTENANCE},
+    ),
+    Route(
+        'POST', '/maintenances/action', maintenances.act_on_all,
+        query=NO_QUERY, bodies=(maintenances.PURGE_BODY,), answers={200: answers.PURGED_DRAINS},
+    ),
+    Route('GET', _W, maintenances.show, query=NO_QUERY, answers={200: answers.MAINTENANCE}),
+    Route(
+        'GET', f'{_W}/events', maintenances.events,
+        query=maintenances.EVENTS_QUERY, answers={200: answers.DRAIN_EVENTS},
+    ),
+    Route(
+        'POST',
+        f'{_W}/action',
+        maintenances.act,
+        query=NO_QUERY,
+        bodies=(maintenances.ACTION_BODY,),
+        answers={200: answers.MAINTENANCE_HOST, 202: answers.MAINTENANCE},
+    ),
     Route('GET', '/migrations', migrations.index, query=migrations.INDEX_QUERY, answers={200: answers.MIGRATIONS}),
     Route(
         'POST', '/migrations/action', migrations.act_on_all,
@@ -84,6 +124,7 @@ RULES = [
     *drains.RULES,
     *events.RULES,
     *hosts.RULES,
+    *maintenances.RULES,
     *migrations.RULES,
     *services.RULES,
 ]

@@ -26,7 +26,7 @@ from migrator.db.sql.due import Due
 from migrator.drain.attempt import attempt
 from migrator.drain.engine import Engine
 from migrator.drain.maintenance import actions
-from migrator.drain.maintenance.turns import Turn
+from migrator.drain.maintenance.turns import Maintenance, Turn
 from migrator.objects.drain import Drain
 from migrator.rpc import expose
 
@@ -53,6 +53,18 @@ class DrainCalls:
     def plan_drain(self, context: RequestContext, drain: Drain) -> dict[str, Any]:
         """Return the plan of a drain; see :func:`migrator.conductor.drains.plan.plan`."""
         return self.drains.mover.plan(drain)
+
+    @expose
+    def wake_maintenances(self, context: RequestContext) -> None:
+        """Take over the maintenances without a living owner, and advance those of this conductor."""
+        self.maintenances.wake_all()
+
+    @expose
+    def plan_maintenance(
+        self, context: RequestContext, maintenance: Maintenance, turns: Sequence[Turn]
+    ) -> dict[str, Any]:
+        """Return the plan of a maintenance; see :func:`migrator.drain.maintenance.document.planned`."""
+        return self.maintenances.plan(maintenance, turns)
 
     @expose
     def begin_turn(self, context: RequestContext, maintenance: str, host: str) -> Turn:

@@ -19,7 +19,7 @@ from migrator.db.guests.definitions import Reported
 from migrator.db.services import Place
 from migrator.db.slots import Bounds
 from migrator.drain import forecast
-from migrator.drain.engine import Obstacle, ObstacleKind, to_decide, why_copied
+from migrator.drain.engine import Guest, Obstacle, ObstacleKind, to_decide, why_copied
 from migrator.drain.plan import Choice, Copy, Need, Rooms, documents, in_order
 from migrator.objects import COMPUTE_BINARY, Flavor, MigrationStatus
 from migrator.objects.drain import Drain
@@ -75,23 +75,35 @@ def _copies(database: Database, hosts: Sequence[str]) -> dict[str, list[Copy]]:
     return found
 
 
+def immovable(database: Database, drain: Drain) -> list[tuple[Guest, Obstacle]]:
+    """Return the guests of a drain that have something in the way, as far as it does not depend on room."""
+    found = {one.uuid: one for one in database.instances.list({'host': drain.host})}
+    reported = database.definitions.reported(found)
+    guests = in_order(drain, guests_of(database, drain, found.values()))
+    seen = [(guest, _in_the_way(guest, reported.get(guest.uuid, Reported()))) for guest in guests]
+    return [(guest, obstacle) for guest, obstacle in seen if obstacle is not None]
+
+
+def _in_the_way(guest: Guest, known: Reported) -> Obstacle | None:
+    if guest.obstacle is not None and guest.obstacle.kind != ObstacleKind.BUSY:
+        return guest.obstacle
+    why = known.unstartable if guest.is_cold else known.immovable
+    if why is None:
+        return guest.obstacle
+    remedy = 'The host reports this once an hour. A drain asks it again.'
+    how = 'cold' if guest.is_cold else 'live'
+    return Obstacle(ObstacleKind.IMMOVABLE, f'It cannot be moved {how}: {why}.', remedy)
+
+
 def _choose(database: Database, places: Mapping[str, Place], room: Rooms, drain: Drain) -> Iterator[Choice]:
     """Yield the guests of a drain in their order, each with what is in the way and its destination."""
     found = {one.uuid: one for one in database.instances.list({'host': drain.host})}
     reported = database.definitions.reported(found)
     for guest in in_order(drain, guests_of(database, drain, found.values())):
         need = _need(places, drain, found[guest.uuid].flavor, guest.is_cold)
-        in_the_way = guest.obstacle
-        if in_the_way is None or in_the_way.kind == ObstacleKind.BUSY:
-            known = reported.get(guest.uuid, Reported())
-            why = known.unstartable if guest.is_cold else known.immovable
-            if why is None:
-                yield Choice(guest, need, in_the_way, room.take(need))
-                continue
-            remedy = 'The host reports this once an hour. A drain asks it again.'
-            how = 'cold' if guest.is_cold else 'live'
-            in_the_way = Obstacle(ObstacleKind.IMMOVABLE, f'It cannot be moved {how}: {why}.', remedy)
-        yield Choice(guest, need, in_the_way, None)
+        in_the_way = _in_the_way(guest, reported.get(guest.uuid, Reported()))
+        moves = in_the_way is None or in_the_way.kind == ObstacleKind.BUSY
+        yield Choice(guest, need, in_the_way, room.take(need) if moves else None)
 
 
 def _need(places: Mapping[str, Place], drain: Drain, flavor: Flavor, is_cold: bool) -> Need:

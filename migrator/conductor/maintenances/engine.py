@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from migrator import context, exception
 from migrator.conductor.migration.context import Tools
@@ -28,13 +28,15 @@ class MaintenanceEngine:
     """The :class:`migrator.drain.maintenance.engine.Engine` of a conductor.
 
     :param drains: what moves the guests of its drains.
+    :param wake: advances the drains of this conductor.
     """
 
     again = AGAIN
 
-    def __init__(self, tools: Tools, drains: Engine) -> None:
+    def __init__(self, tools: Tools, drains: Engine, wake: Callable[[], None]) -> None:
         self._tools = tools
         self._drains = drains
+        self._wake = wake
 
     @property
     def down_time(self) -> float:
@@ -72,7 +74,8 @@ class MaintenanceEngine:
             if node.host in services and node.host not in out
         ]
         down = {host for host, one in services.items() if one.forced_down or not one.reports}
-        return Fleet(hosts, down, out, {}, self._trouble(maintenance, services.values()))
+        groups = {host: maintenance.groups[host] for host in out if host in maintenance.groups}
+        return Fleet(hosts, down, out, groups, self._trouble(maintenance, services.values()))
 
     def guests(self, maintenance: Maintenance) -> list[Guest]:
         """Return the guests of all hosts."""
@@ -135,8 +138,20 @@ class MaintenanceEngine:
         :raises migrator.drain.engine.Refused: the host cannot be drained now, and nothing was changed.
         """
         assert turn.drain is not None
-        drain = Drain(
-            uuid=turn.drain,
+        drain = self.drain_of(maintenance, turn)
+        try:
+            # If the turn has another status by now, its drain is not needed any more.
+            with contextlib.suppress(errors.HostInMaintenance, errors.TurnNotDue):
+                self._tools.database.drains.accept(drain, turn=(maintenance.uuid, turn.host))
+                self._wake()
+        except (exception.DrainInProgress, exception.ComputeHostNotFound) as error:
+            if not self.drains([turn.drain]):
+                raise Refused(Obstacle(ObstacleKind.BUSY, error.message, '')) from None
+
+    def drain_of(self, maintenance: Maintenance, turn: Turn) -> Drain:
+        """Return the drain that empties a host."""
+        return Drain(
+            uuid=turn.drain or '',
             host=turn.host,
             reason=maintenance.reason,
             planned=dict(turn.moves),
@@ -144,19 +159,13 @@ class MaintenanceEngine:
             project_id=maintenance.project_id,
             **{'include_stopped': maintenance.stopped == Stopped.MOVE, **maintenance.of_drains},
         )
-        try:
-            # If the turn has another status by now, its drain is not needed any more.
-            with contextlib.suppress(errors.HostInMaintenance, errors.TurnNotDue):
-                self._tools.database.drains.accept(drain, turn=(maintenance.uuid, turn.host))
-        except (exception.DrainInProgress, exception.ComputeHostNotFound) as error:
-            if not self.drains([turn.drain]):
-                raise Refused(Obstacle(ObstacleKind.BUSY, error.message, '')) from None
 
     def cancel(self, turn: Turn) -> None:
         """Request the cancel of a turn's drain. One that has ended stays as it is."""
         assert turn.drain is not None
         with contextlib.suppress(exception.InvalidDrainState, exception.DrainNotFound):
             self._tools.database.drains.request(turn.drain, 'cancel', None)
+            self._wake()
 
     def enable(self, turn: Turn) -> bool:
         """Enable a host that a drain of this turn has disabled, and return whether it is enabled."""

@@ -4,14 +4,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from oslo_log import log as logging
 
 from migrator import exception, executors
+from migrator.conductor.drains.plan import immovable
 from migrator.conductor.maintenances.engine import MaintenanceEngine
 from migrator.conductor.migration.context import Tools
 from migrator.db.sql.due import Due
-from migrator.drain.engine import Engine
-from migrator.drain.maintenance import errors, run
+from migrator.drain.engine import Engine, ObstacleKind
+from migrator.drain.maintenance import document, errors, run
+from migrator.drain.maintenance.turns import Maintenance, Stopped, Turn
 from migrator.objects import base
 from migrator.objects.drain import LONGEST_ERROR
 
@@ -27,13 +32,17 @@ class Maintenances:
     """The maintenances of one conductor.
 
     :param drains: what moves the guests of their drains.
+    :param wake_drains: advances the drains of this conductor.
     :param pool: its threads advance the maintenances, each in one thread at a time.
     """
 
-    def __init__(self, tools: Tools, drains: Engine, pool: executors.BoundedExecutor) -> None:
+    def __init__(
+        self, tools: Tools, drains: Engine, wake_drains: Callable[[], None], pool: executors.BoundedExecutor
+    ) -> None:
         self._tools = tools
         self._pool = pool
-        self.engine = MaintenanceEngine(tools, drains)
+        self._lock = tools.threads.lock()
+        self.engine = MaintenanceEngine(tools, drains, wake_drains)
         self.store = tools.database.maintenances
         #: Maintenance -> when it is looked at again, in monotonic seconds.
         self._next: dict[str, float] = {}
@@ -47,18 +56,42 @@ class Maintenances:
         """
         if due.maintenance_orphans and self._tools.owner:
             self.store.adopt(self._tools.owner)
-        if due.maintenance_orphans or due.maintenances:
-            owned = self.store.owned_by(self._tools.owner) if self._tools.owner else []
-            self._next = {uuid: self._next.get(uuid, 0.0) for uuid in owned}
-        else:
-            self._next = {}
+        self._look_at(self._owned() if due.maintenance_orphans or due.maintenances else [])
         self.poll()
+
+    def wake_all(self) -> None:
+        """Take over the maintenances without a living owner, and advance all of this conductor."""
+        if not self._tools.owner:
+            return
+        if self.store.has_orphans():
+            self.store.adopt(self._tools.owner)
+        self._look_at(self._owned(), now=True)
+        self.poll()
+
+    def _owned(self) -> list[str]:
+        return self.store.owned_by(self._tools.owner) if self._tools.owner else []
+
+    def _look_at(self, owned: Sequence[str], now: bool = False) -> None:
+        with self._lock:
+            self._next = {uuid: 0.0 if now else self._next.get(uuid, 0.0) for uuid in owned}
+
+    def plan(self, maintenance: Maintenance, turns: Sequence[Turn]) -> dict[str, Any]:
+        """Return the plan of a maintenance that was not requested yet, as JSON."""
+        left = [
+            document.Immovable(guest.uuid, guest.name, turn.host, obstacle.reason, obstacle.remedy)
+            for turn in turns
+            for guest, obstacle in immovable(self._tools.database, self.engine.drain_of(maintenance, turn))
+            if maintenance.stopped != Stopped.STAY or obstacle.kind != ObstacleKind.STATE
+        ]
+        return document.planned(self.engine, maintenance, turns, left)
 
     def poll(self) -> None:
         """Advance the maintenances of this conductor that were not looked at for some seconds."""
         now = self._tools.threads.clock.monotonic()
-        for uuid in [uuid for uuid, at in self._next.items() if at <= now]:
-            self._next[uuid] = now + INTERVAL
+        with self._lock:
+            due = [uuid for uuid, at in self._next.items() if at <= now]
+            self._next |= dict.fromkeys(due, now + INTERVAL)
+        for uuid in due:
             self._tools.submit_once(self._pool, ('maintenance', uuid), lambda _tools, of: self._advance(of), uuid)
 
     def _advance(self, uuid: str) -> None:
@@ -66,14 +99,16 @@ class Maintenances:
         try:
             known = self.store.get(uuid)
             if known.owner != self._tools.owner or known.ended:
-                self._next.pop(uuid, None)
+                with self._lock:
+                    self._next.pop(uuid, None)
                 return
             now = self._tools.threads.clock.monotonic()
             plans = now >= self._plans_at.get(uuid, now)
             done = run.advance(self.store, self.engine, known, plans)
             if plans:
-                self._plans_at = {one: at for one, at in self._plans_at.items() if one in self._next}
-                self._plans_at[uuid] = now + _WITHOUT_ROOM
+                with self._lock:
+                    self._plans_at = {one: at for one, at in self._plans_at.items() if one in self._next}
+                    self._plans_at[uuid] = now + _WITHOUT_ROOM
             if done.ended:
                 LOG.info(
                     'Maintenance has ended: %(uuid)s is %(status)s: %(message)s',

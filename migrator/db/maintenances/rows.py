@@ -27,6 +27,7 @@ class MaintenanceRow(models.Times, models.Base):
     reason: orm.Mapped[str | None] = orm.mapped_column(Text(255))
     in_order: orm.Mapped[bool] = orm.mapped_column()
     parallel: orm.Mapped[int] = orm.mapped_column(Whole())
+    groups: orm.Mapped[dict[str, Any]] = orm.mapped_column(Json())
     per_group: orm.Mapped[int | None] = orm.mapped_column(Whole())
     max_failures: orm.Mapped[int] = orm.mapped_column(Whole())
     deadline: orm.Mapped[datetime.datetime | None] = orm.mapped_column()

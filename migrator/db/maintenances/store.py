@@ -25,7 +25,7 @@ from migrator.db.sql.drain_rows import DRAINS
 from migrator.db.sql.engine import Engine, retried
 from migrator.db.sql.statements import Prepared
 from migrator.drain.maintenance import errors
-from migrator.drain.maintenance.turns import Maintenance, Turn
+from migrator.drain.maintenance.turns import Maintenance, Turn, TurnStatus
 
 _T, _H, _L = MAINTENANCES, TURNS, LOG
 _IN_PROGRESS = _T.c.ended_at.is_(None)
@@ -42,7 +42,21 @@ _DRAINED = Prepared(
     .where(DRAINS.c.in_progress_host.in_(sa.bindparam('hosts', expanding=True)))
     .order_by(DRAINS.c.host)
 )
-_LISTING = models.Listing(_T, in_progress=_IN_PROGRESS, ended=_T.c.ended_at.is_not(None))
+_LISTING = models.Listing(
+    _T,
+    in_progress=_IN_PROGRESS,
+    ended=_T.c.ended_at.is_not(None),
+    host=_T.c.uuid.in_(sa.select(_H.c.maintenance).where(_H.c.host == sa.bindparam('host'))),
+)
+_CONCERNING = Prepared(
+    sa.select(_H)
+    .where(
+        sa.or_(
+            _H.c.in_progress_host.is_not(None), sa.and_(_H.c.status == sa.bindparam('failed'), _H.c.is_out.is_(True))
+        )
+    )
+    .order_by(_H.c.position, _H.c.host)
+)
 _NOW = Prepared(sa.select(columns.now()))
 
 
@@ -94,6 +108,19 @@ class Maintenances:
         with self._engine.reader() as session:
             return set(session.execute(query).scalars())
 
+    def concerning(self) -> builtins.list[tuple[Maintenance, Turn]]:
+        """Return the hosts that are in a maintenance in progress, or have failed and are out of service.
+
+        Each comes with its maintenance, the oldest first.
+        """
+        with self._engine.reader() as session:
+            found = session.execute(_CONCERNING, {'failed': TurnStatus.FAILED.value}).all()
+            uuids = {row.maintenance for row in found}
+            query = sa.select(_T).where(_T.c.uuid.in_(uuids)).order_by(_T.c.id)
+            of = {row.uuid: models.of_row(Maintenance, row) for row in session.execute(query)} if uuids else {}
+        turns = [(row.maintenance, models.of_row(Turn, row)) for row in found]
+        return [(one, turn) for uuid, one in of.items() for held_by, turn in turns if held_by == uuid]
+
     def get(self, uuid: str) -> Maintenance:
         """Return one maintenance.
 
@@ -106,16 +133,31 @@ class Maintenances:
         return models.of_row(Maintenance, row)
 
     def list(
-        self, in_progress: bool | None = None, limit: int | None = None, marker: str | None = None
+        self,
+        host: str | None = None,
+        in_progress: bool | None = None,
+        limit: int | None = None,
+        marker: str | None = None,
     ) -> builtins.list[Maintenance]:
         """Return maintenances, the newest first.
 
+        :param host: only those that have this host.
         :param marker: the uuid of the last one of the previous page.
         :raises migrator.exception.MarkerNotFound: no maintenance has the marker's uuid.
         """
-        wanted = {} if in_progress is None else {'in_progress' if in_progress else 'ended': True}
+        wanted: dict[str, Any] = {} if host is None else {'host': host}
+        wanted |= {} if in_progress is None else {'in_progress' if in_progress else 'ended': True}
         with self._engine.reader() as session:
             return [models.of_row(Maintenance, row) for row in _LISTING.page(session, wanted, limit, marker, None)]
+
+    def counts(self, uuids: Sequence[str]) -> dict[str, dict[str, int]]:
+        """Return maintenance -> status -> the number of its hosts with it, if there are any."""
+        query = sa.select(_H.c.maintenance, _H.c.status, sa.func.count()).where(_H.c.maintenance.in_([*uuids]))
+        found: dict[str, dict[str, int]] = {uuid: {} for uuid in uuids}
+        with self._engine.reader() as session:
+            for uuid, status, number in session.execute(query.group_by(_H.c.maintenance, _H.c.status)):
+                found[uuid][status] = int(number)
+        return found
 
     def read_turns(self, uuid: str) -> builtins.list[Turn]:
         """Return the turns of a maintenance, by position."""
@@ -135,6 +177,27 @@ class Maintenances:
         """Return the database's time."""
         with self._engine.reader() as session:
             return columns.aware(session.execute(_NOW).scalar_one())
+
+    # --- old ones ----------------------------------------------------------------------------------------------------
+
+    def count_ended(self, before: datetime.datetime) -> int:
+        """Return how many maintenances ended before a time."""
+        with self._engine.reader() as session:
+            return int(session.execute(sa.select(sa.func.count()).where(_T.c.ended_at < before)).scalar_one())
+
+    @retried
+    def purge(self, before: datetime.datetime, count: int) -> int:
+        """Delete the oldest maintenances that ended before a time, in one transaction.
+
+        :param count: the greatest number of maintenances.
+        :returns: the number of deleted maintenances.
+        """
+        oldest = sa.select(_T.c.uuid).where(_T.c.ended_at < before).order_by(_T.c.id).limit(count).with_for_update()
+        with self._engine.writer() as session:
+            uuids = builtins.list(session.execute(oldest).scalars())
+            for of, table in ((_L.c.maintenance, _L), (_H.c.maintenance, _H), (_T.c.uuid, _T)):
+                session.execute(sa.delete(table).where(of.in_(uuids)))
+        return len(uuids)
 
     # --- the owner ---------------------------------------------------------------------------------------------------
 

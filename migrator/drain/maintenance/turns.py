@@ -162,6 +162,7 @@ class Maintenance(base.Versioned):
 
     :ivar in_order: whether the hosts leave service in the order of the request. Otherwise a plan with few moves does.
     :ivar parallel: the greatest number of its hosts that are out of service at a time.
+    :ivar groups: host -> its group, also of hosts that are not worked on but are out of service at times.
     :ivar per_group: the same for each group; None: any number.
     :ivar max_failures: after how many failed turns it still goes on.
     :ivar deadline: a host is begun only if it is expected to be back by then.
@@ -185,6 +186,7 @@ class Maintenance(base.Versioned):
     reason: str | None = None
     in_order: bool = False
     parallel: int = 1
+    groups: dict[str, str] = dataclasses.field(default_factory=dict)
     per_group: int | None = None
     max_failures: int = 0
     deadline: datetime.datetime | None = None
@@ -251,6 +253,11 @@ def check_turn_move(maintenance: Maintenance, turn: Turn, new: str) -> None:
         raise errors.IllegalMoveOfMaintenance(
             what=f'Host {turn.host}', maintenance=maintenance.uuid, old=turn.status, new=new
         )
+
+
+def has_lapsed(maintenance: Maintenance, turn: Turn, now: datetime.datetime) -> bool:
+    """Return whether the claim of a host that is worked on has lapsed."""
+    return turn.claimed_at is not None and (now - turn.claimed_at).total_seconds() >= maintenance.work_timeout
 
 
 def with_status(turns: Iterable[Turn], *statuses: TurnStatus) -> list[Turn]:

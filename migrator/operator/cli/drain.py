@@ -243,7 +243,7 @@ def again(asked: Asked) -> tuple[Drain, list[Member]]:
 
 def purge(asked: Asked) -> int:
     """Delete drains that ended before a time, with their guests and events."""
-    from migrator.db.api import purge_drains
+    from migrator.db.api import purge_ended
 
     given, drains = asked.arguments, asked.database.drains
     before = given.before
@@ -251,7 +251,7 @@ def purge(asked: Asked) -> int:
         before = drains.now() - before
     found = drains.count_ended(before)
     with command.progress(asked, 'drains purged', found) as advance:
-        document = purge_drains(asked.database, before, found, given.dry_run, advance=advance)
+        document = purge_ended(asked.database.drains, before, found, given.dry_run, advance=advance)
     count, would = (found, 'would be ') if given.dry_run else (document['purged'], '')
     text = f'{base.count(count, "drain")} that ended before {command.moment(before)} UTC {would}purged.'
     asked.answer(document, text)

@@ -47,6 +47,16 @@ DEFAULTS = {
         ADMIN,
     ),
     **dict.fromkeys(
+        [
+            f'migrator:maintenances:{name}'
+            for name in (
+                *('index', 'show', 'create', 'pause', 'resume', 'cancel', 'begin', 'done', 'fail', 'retry', 'skip'),
+                'purge',
+            )
+        ],
+        ADMIN,
+    ),
+    **dict.fromkeys(
         [f'migrator:migrations:{name}' for name in ('index', 'show', 'retry', 'abandon', 'purge')],
         ADMIN,
     ),
