@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from migrator import exception, executors
 from migrator.db import models
+from migrator.db.maintenances import turns
 from migrator.db.sql import columns
 from migrator.db.sql.engine import Engine, retried
 from migrator.db.sql.statements import Prepared
@@ -104,6 +105,7 @@ class Place:
 
     :ivar uuid: the root provider of its tree in Placement.
     :ivar service: its compute service.
+    :ivar maintenance: the one that has it out of service; None: none has.
     :ivar has_cleanup: whether it has a deferred cleanup of the instance.
     :ivar hypervisor: the type and version of its hypervisor.
     :ivar cold_migrations: the types of cold migrations that its driver supports; None: not known.
@@ -114,6 +116,7 @@ class Place:
     node: str
     uuid: str
     service: Service
+    maintenance: str | None
     has_cleanup: bool
     hypervisor: tuple[str, int]
     cold_migrations: Sequence[str] | None
@@ -365,6 +368,7 @@ class Services:
                     node=row.node,
                     uuid=row.root,
                     service=models.of_row(Service, row),
+                    maintenance=row.maintenance,
                     has_cleanup=bool(row.has_cleanup),
                     hypervisor=(row.hypervisor_type, row.hypervisor_version),
                     cold_migrations=row.cold_migrations,
@@ -426,6 +430,9 @@ def _inbound() -> Prepared:
     return Prepared(query.group_by(in_progress.c.dest_compute))
 
 
+_MAINTENANCE = turns.out_by(_N.c.host).label('maintenance')
+
+
 @functools.cache
 def _places(*given: str) -> Prepared:
     """Return the query for possible destinations; the names of its parameters say by what it selects."""
@@ -446,6 +453,7 @@ def _places(*given: str) -> Prepared:
             source.with_only_columns(_SOURCE.c.hypervisor_type).scalar_subquery().label('source_type'),
             source.with_only_columns(_SOURCE.c.hypervisor_version).scalar_subquery().label('source_version'),
             _N.c.uuid.label('root'),
+            _MAINTENANCE,
             has_cleanup.label('has_cleanup'),
         )
         .join(_T, sa.and_(_T.c.host == _N.c.host, _T.c.binary == COMPUTE_BINARY))

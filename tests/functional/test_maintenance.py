@@ -243,3 +243,32 @@ def test_events_of_a_maintenance_are_in_the_stream(cloud):
         found = saga_log.events_after(session, rounds.row.created_at, NO_UUID, 0, 100)
     mine = [one.payload['status'] for one in found if (one.of, one.kind) == ('maintenance', 'turn')]
     assert mine == ['draining', 'ready']
+
+
+@pytest.mark.parametrize(('version', 'force'), [('2.25', {}), ('2.33', {'force': True}), ('2.60', {'force': True})])
+def test_no_guest_goes_to_a_host_that_is_out_of_service_even_if_it_is_forced(cloud, version, force):
+    guest = cloud.boot('guest', 'host2')
+    rounds = Rounds(cloud, 'host1')
+    rounds.until(host1='ready')
+    body = {'os-migrateLive': {'host': 'host1', 'block_migration': 'auto', **force}}
+    response = cloud.request('POST', f'/servers/{guest.uuid}/action', body, version=version)
+    if version == '2.60':
+        assert response.status_int == 202
+        cloud.simulation.run_until(lambda: cloud.migrations(guest)[0].ended, timeout=60)
+    else:
+        refused(response, 400, f'maintenance {rounds.uuid} has it out of service')
+    (row,) = cloud.migrations(guest)
+    assert (row.status, host_of(cloud, guest)) in {('failed', 'host2'), ('error', 'host2')}
+    assert f'maintenance {rounds.uuid} has it out of service' in row.failure
+
+
+def test_host_that_an_operator_enables_meanwhile_gets_no_guest_until_its_maintenance_has_done(cloud):
+    guest = cloud.boot('guest', 'host2')
+    rounds = Rounds(cloud, 'host1')
+    rounds.until(host1='ready')
+    (service,) = cloud.database.services.list('nova-compute', 'host1')
+    requested(cloud.request('PUT', f'/os-services/{service.uuid}', {'status': 'enabled'}))
+    body = {'os-migrateLive': {'host': None, 'block_migration': 'auto'}}
+    assert cloud.request('POST', f'/servers/{guest.uuid}/action', body).status_int == 202
+    cloud.simulation.run_until(lambda: cloud.migrations(guest)[0].ended, timeout=60)
+    assert host_of(cloud, guest) == 'host3'

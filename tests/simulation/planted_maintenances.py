@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from migrator.conductor.maintenances.engine import MaintenanceEngine
+from migrator.conductor.migration import destinations
 from migrator.db.maintenances.store import Maintenances
 from migrator.drain.maintenance import actions, limits, returned
 from migrator.objects.drain import DrainStatus
@@ -63,9 +65,9 @@ def claim_is_given_twice() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('I32', 'maintenances seed 13', 'maintenances seed 23')
+@SHELF.plant('I32', 'maintenances seed 24', 'maintenances seed 28')
 def guest_is_sent_to_a_host_that_returns() -> Iterator[object]:
-    """A host is enabled when its work has ended, and not when it is back."""
+    """A host is used again when its work has ended, and not when it is back."""
     done = actions.done
 
     def hasty(store: Any, uuid: str, host: str, *more: Any) -> Any:
@@ -80,5 +82,27 @@ def guest_is_sent_to_a_host_that_returns() -> Iterator[object]:
         make(self, *given)
         MaintenanceEngine.newest = self  # type: ignore[attr-defined]  # of this plant
 
-    with patched(MaintenanceEngine, '__init__', noted), patched(actions, 'done', hasty) as there:
+    with (
+        patched(MaintenanceEngine, '__init__', noted),
+        patched(actions, 'done', hasty),
+        patched(destinations, '_why_not', _without_maintenance(lambda _migration: True)) as there,
+    ):
         yield there
+
+
+@SHELF.plant('I32', 'maintenances seed 19', 'maintenances seed 41')
+def host_that_is_named_may_be_out_of_service() -> Iterator[object]:
+    """A user forces a guest to a host that is worked on."""
+    with patched(
+        destinations, '_why_not', _without_maintenance(lambda migration: migration.requested_host is not None)
+    ) as there:
+        yield there
+
+
+def _without_maintenance(when: Callable[[Any], bool]) -> Callable[..., str | None]:
+    why_not = destinations._why_not
+
+    def patched_one(migration: Any, place: Any, by_state: bool) -> str | None:
+        return why_not(migration, dataclasses.replace(place, maintenance=None) if when(migration) else place, by_state)
+
+    return patched_one

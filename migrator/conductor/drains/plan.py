@@ -119,6 +119,8 @@ def _need(places: Mapping[str, Place], drain: Drain, flavor: Flavor, is_cold: bo
             refusal = destinations.refusal_of_hypervisor(seen, drain.host)
             if refusal is not None:
                 return refusal.message
+        if one.maintenance is not None:
+            return f'maintenance {one.maintenance} has it out of service'
         if service.disabled:
             return 'it is disabled' + (f' ({service.disabled_reason})' if service.disabled_reason else '')
         return destinations.refusal_of_cold_migration(one) if is_cold else None

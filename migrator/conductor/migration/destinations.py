@@ -329,6 +329,9 @@ def _why_not(migration: Migration, place: Place, by_state: bool) -> str | None:
         return 'its compute service was stopped'
     if by_state and place.service.down_since is not None:
         return f'it is down, and last reported at {place.service.last_seen_up:%Y-%m-%d %H:%M:%S} UTC'
+    if place.maintenance is not None:
+        # Even if a request names it: the work there would stop the guest.
+        return f'maintenance {place.maintenance} has it out of service'
     if place.service.disabled and not migration.allows_disabled:
         return 'it is disabled'
     refused = refusal_of_cold_migration(place, migration.migration_type) if migration.is_cold else None

@@ -33,6 +33,14 @@ def holder_of(host: str) -> Any:
     return sa.select(_H.c.maintenance).where(_H.c.in_progress_host == host).scalar_subquery()
 
 
+def out_by(host: Any) -> Any:
+    """Return the maintenance that has a host out of service, for the query of another row.
+
+    :param host: the column with its name.
+    """
+    return sa.select(_H.c.maintenance).where(_H.c.in_progress_host == host, _H.c.is_out.is_(True)).scalar_subquery()
+
+
 def refuse_unless_due(session: Any, drain: Drain, turn: tuple[str, str] | None) -> None:
     """Raise unless a drain may be accepted, as far as a maintenance of its host is concerned.
 

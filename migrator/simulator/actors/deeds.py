@@ -272,6 +272,7 @@ _AT_A_PLACE: Mapping[str, Callable[[Operator, str, Any], None]] = {
 #: An action that concerns a guest -> what does it.
 _TO_A_GUEST: Mapping[str, Callable[[Operator, Instance, Any], None]] = {
     'migrate soon': lambda operator, instance, more: operator.user.migrate_soon(instance, more),
+    'force to': lambda operator, instance, more: operator.user.force_to(instance, *more),
     'migrate cold soon': lambda operator, instance, more: operator.user.migrate_soon(instance, more, cold=True),
     'resize soon': lambda operator, instance, more: operator.user.act_soon(instance, resize_to(more)),
     'decide later': lambda operator, instance, more: operator.user.decide_later(instance, *more),

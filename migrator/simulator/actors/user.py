@@ -18,6 +18,8 @@ from migrator.testing.simulation.threads import TimedOut
 _AGAIN = 2.0
 #: How often a user repeats a request.
 _TRIES = 60
+#: The first microversion in which a host is forced only if the request says so.
+_FORCE = (2, 30)
 
 
 def _live(host: str | None) -> dict[str, object]:
@@ -83,6 +85,16 @@ class User:
             lambda: self.request('POST', f'/servers/{instance.uuid}/action', body),
             lambda: self.newest(instance) != before and not self.ended(instance),
         )
+
+    def force_to(self, instance: Instance, host: str, version: str) -> webob.Response | None:
+        """Request once a live migration to a host that may be disabled, and return the response.
+
+        :param version: below 2.30, where each host is taken as it is named, or one that has ``force``.
+        """
+        body: dict[str, object] = {'host': host, 'block_migration': 'auto'}
+        if tuple(int(part) for part in version.split('.')) >= _FORCE:
+            body['force'] = True
+        return self.request('POST', f'/servers/{instance.uuid}/action', {'os-migrateLive': body}, version)
 
     def migrate_soon(self, instance: Instance, host: str | None = None, cold: bool = False) -> None:
         """Let a user request a migration, live or cold, again and again until it is accepted, or give up."""

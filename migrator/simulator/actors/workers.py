@@ -10,6 +10,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from migrator import exception
 from migrator.drain.maintenance import actions
 from migrator.drain.maintenance.turns import Maintenance, ReturnedBy, Turn, TurnStatus, with_status
 from migrator.simulator.actors.operator import Operator
@@ -62,6 +63,16 @@ class _Worker:
 
     def look(self) -> float:
         """Claim what is ready, end the work, and return the seconds until the next look."""
+        try:
+            self._act()
+        except exception.MigratorException:
+            pass  # it has changed meanwhile, or the database is away: the next look sees
+        except RuntimeError as error:
+            if not str(error).startswith('planned'):
+                raise
+        return self._dice.uniform(1, 9)
+
+    def _act(self) -> None:
         uuid = self._maintenance.uuid
         row, turns = self._store.get(uuid), self._store.read_turns(uuid)
         if row.paused and self._dice.random() < 0.5:
@@ -83,7 +94,6 @@ class _Worker:
                     actions.retry(self._store, uuid, turn.host, self._by)
                 else:
                     actions.skip(self._store, uuid, turn.host, self._by)
-        return self._dice.uniform(1, 9)
 
     def _claim(self, host: str) -> None:
         """Claim a host at any conductor that lives, and wait for the reply for a while."""

@@ -33,7 +33,7 @@ class Maintenances:
 
         - No more of its hosts than ``parallel`` are disabled by its drains.
         - While a host is worked on, it has no guest that runs.
-        - No guest is sent to a host that is ready or worked on, unless a user has named the host.
+        - No guest is sent to a host that is ready or worked on, even if a user names the host.
         - A host that is done has shown what it could not have shown before its work.
         - A claim ends before there is another one.
         """
@@ -55,7 +55,7 @@ class Maintenances:
         for uuid, row in world.migrations.items():
             before = world.before.get(uuid)
             is_new = before is not None and before.dest_compute is None and row.dest_compute is not None
-            if is_new and row.dest_compute in empty and row.requested_host is None:
+            if is_new and row.dest_compute in empty:
                 yield f'migration {uuid} goes to {row.dest_compute}, which is out of service'
 
     def _empty(self, world: World) -> set[str]:

@@ -53,6 +53,11 @@ def of_maintenances(seed: int) -> Plan:
     for _ in range(dice.choice((0, 1, 2, 3))):
         whom = dice.choice(('conductor1', 'conductor2', *hosts, 'api'))
         deeds.append(Deed(dice.uniform(0, 90), 'kill', whom, dice.choice((0.5, 3.0, 20.0, 70.0))))
+    # Some name a host, in versions in which it may be disabled.
+    named = random.Random(f'named in the maintenances of {seed}')  # noqa: S311 -- as above
+    for _ in range(named.choice((0, 0, 2, 6))):
+        to = (named.choice(hosts), named.choice(('2.29', '2.60')))
+        deeds.append(Deed(named.uniform(5, 200), 'force to', named.randrange(len(guests)), to))
     return dataclasses.replace(
         plan,
         hosts=count,
