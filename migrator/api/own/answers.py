@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from migrator.api.schemas.types import Schema, closed, each, many, or_null, whole
-from migrator.drain.maintenance.turns import ReturnedBy, Stopped, TurnStatus
+from migrator.drain.maintenance.turns import Prefer, ReturnedBy, Stopped, TurnStatus
 from migrator.objects import MigrationStatus, MigrationType
 from migrator.objects.drain import Direction, DrainOrder, Locked, MemberStatus
 from migrator.objects.reasons import StuckKind, WaitKind
@@ -341,6 +341,7 @@ _MAINTENANCE = whole(
     **each('created_at cancel_requested_at ended_at deadline', _TIME_OR_NULL),
     **each('in_order despite_trouble', _FLAG),
     **each('parallel max_failures', _NUMBER),
+    prefer=_of(Prefer),
     per_group=_NUMBER_OR_NULL,
     groups={'type': 'object', 'additionalProperties': many(_TEXT)},
     reserve={'type': 'object', 'additionalProperties': _NUMBER},

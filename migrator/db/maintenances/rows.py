@@ -26,6 +26,7 @@ class MaintenanceRow(models.Times, models.Base):
     uuid: orm.Mapped[str] = orm.mapped_column(Text(36), unique=True)
     reason: orm.Mapped[str | None] = orm.mapped_column(Text(255))
     in_order: orm.Mapped[bool] = orm.mapped_column()
+    prefer: orm.Mapped[str] = orm.mapped_column(Text(8))
     parallel: orm.Mapped[int] = orm.mapped_column(Whole())
     groups: orm.Mapped[dict[str, Any]] = orm.mapped_column(Json())
     per_group: orm.Mapped[int | None] = orm.mapped_column(Whole())

@@ -13,7 +13,7 @@ from typing import Any
 from migrator.drain.maintenance import plan
 from migrator.drain.maintenance.engine import Engine
 from migrator.drain.maintenance.request import FIELDS, groups_of
-from migrator.drain.maintenance.turns import Maintenance, Turn, TurnStatus, has_lapsed
+from migrator.drain.maintenance.turns import Maintenance, Prefer, Turn, TurnStatus, has_lapsed
 
 #: The greatest ``parallel`` that a plan tries.
 _MOST_PARALLEL = 16
@@ -91,7 +91,9 @@ def planned(
     hosts += [plan.Host(turn.host, {}, turn.group) for turn in turns if turn.host not in in_service]
     names = {one.name for one in hosts}
     known = [one for one in guests if one.host in names]
-    limits = plan.Limits(maintenance.parallel, maintenance.per_group, maintenance.reserve)
+    limits = plan.Limits(
+        maintenance.parallel, maintenance.per_group, maintenance.reserve, maintenance.prefer == Prefer.MOVES
+    )
     worked_on = [turn.host for turn in turns]
     found = plan.plan(hosts, known, worked_on, limits, maintenance.in_order)
     stay: dict[str, list[Immovable]] = {}

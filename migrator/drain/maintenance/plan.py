@@ -58,11 +58,13 @@ class Limits:
     :ivar parallel: of all hosts of the maintenance.
     :ivar per_group: of each group; None: any number.
     :ivar reserve: what has to be free on the hosts in service together.
+    :ivar saves_moves: whether a host waits for another one to be done, if one of its guests would move twice otherwise.
     """
 
     parallel: int = 1
     per_group: int | None = None
     reserve: Amounts = dataclasses.field(default_factory=dict)
+    saves_moves: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,11 +145,14 @@ def plan(
             fleet.done.add(out.popleft())
             continue
         host = fleet.next_of(allowed, in_order)
+        if out and limits.saves_moves and fleet.moves_some_twice(host):
+            fleet.done.add(out.popleft())
+            continue
         waiting.remove(host)
         can_be_done = fleet.done - {host}
         before = [one for one in fleet.guests[host] if not _qualified(one, can_be_done)]
         step = fleet.empty(host, tuple(out), waiting, limits.reserve)
-        first = len(steps) < limits.parallel
+        first = len(steps) < (1 if limits.saves_moves else limits.parallel)
         unavoidable += len(step.again) if first else len(before)
         steps.append(step)
         out.append(host)
@@ -255,6 +260,10 @@ class _Fleet:
             if self._whole(self.guests[host]) is not None:
                 return host
         return min(order, key=lambda host: (len(self._overflow(host)), len(self.guests[host]), host))
+
+    def moves_some_twice(self, host: str) -> bool:
+        """Return whether a guest of a host would go to one that still waits."""
+        return self._whole(self.guests[host]) is None and bool(self._overflow(host))
 
     def _overflow(self, host: str) -> list[Guest]:
         """Return the guests of a host for which no host has room that is done."""

@@ -11,7 +11,7 @@ from typing import Any
 from migrator import exception
 from migrator.drain import request
 from migrator.drain.maintenance.limits import Window
-from migrator.drain.maintenance.turns import Maintenance, ReturnedBy, Stopped, Turn
+from migrator.drain.maintenance.turns import Maintenance, Prefer, ReturnedBy, Stopped, Turn
 from migrator.drain.request import Kind
 
 _Field = functools.partial(request.Field, of=Maintenance)
@@ -25,6 +25,12 @@ FIELDS = (
     _Field('reason', Kind.TEXT, 'why each host is disabled; the list of services shows it'),
     _Field('in_order', Kind.FLAG, 'take the hosts in the given order; default: in one with few moves of {guest}s'),
     _Field('parallel', Kind.NUMBER, 'at most N hosts are out of service at a time; default 1'),
+    _Field(
+        'prefer',
+        Kind.CHOICE,
+        'whether a further host is begun if some of its {guest}s would move twice: time, the default, begins it',
+        choices=tuple(one.value for one in Prefer),
+    ),
     _Field('groups', Kind.GROUPS, 'groups of hosts that have something in common, such as a rack'),
     _Field('per_group', Kind.NUMBER, 'at most N hosts of a group are out of service at a time; default: any number'),
     _Field('max_failures', Kind.NUMBER, 'pause once more than N hosts have failed; default 0', least=0),

@@ -21,6 +21,7 @@ from migrator.drain.maintenance.turns import (
     GOING_ON,
     Maintenance,
     MaintenanceStatus,
+    Prefer,
     Turn,
     TurnStatus,
     check_move,
@@ -308,6 +309,12 @@ class _Run:
         step = self._next_step(fleet, waiting, allowed)
         if not step.fits:
             return self._wait_for_room(step)
+        busy = [turn.host for turn in self._with(*GOING_ON)]
+        if step.again and busy and self.maintenance.prefer == Prefer.MOVES:
+            twice = base.count(len(step.again), 'guest')
+            why = f'{twice} of {step.host} would move twice. The next host to be done takes guests: {busy[0]}.'
+            self._will(waits_for=why, no_room_since=None)
+            return False
         turn = self._change(
             self._turns[step.host],
             status=_T.DRAINING.value,

@@ -56,6 +56,15 @@ class ReturnedBy(enum.StrEnum):
     REPORT = 'report'
 
 
+class Prefer(enum.StrEnum):
+    """What counts more if a further host could leave service, and some of its guests would move twice."""
+
+    #: It leaves service, so that the maintenance ends sooner.
+    TIME = 'time'
+    #: It waits until another host is done that takes them.
+    MOVES = 'moves'
+
+
 class Stopped(enum.StrEnum):
     """What becomes of guests that are shut off."""
 
@@ -161,6 +170,7 @@ class Maintenance(base.Versioned):
     Durations are in seconds.
 
     :ivar in_order: whether the hosts leave service in the order of the request. Otherwise a plan with few moves does.
+    :ivar prefer: whether a further host is begun if some of its guests would move twice.
     :ivar parallel: the greatest number of its hosts that are out of service at a time.
     :ivar groups: host -> its group, also of hosts that are not worked on but are out of service at times.
     :ivar per_group: the same for each group; None: any number.
@@ -185,6 +195,7 @@ class Maintenance(base.Versioned):
     uuid: str
     reason: str | None = None
     in_order: bool = False
+    prefer: str = Prefer.TIME.value
     parallel: int = 1
     groups: dict[str, str] = dataclasses.field(default_factory=dict)
     per_group: int | None = None

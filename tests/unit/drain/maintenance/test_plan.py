@@ -2,6 +2,8 @@
 
 """The plan of a maintenance: which host leaves service when, and where its guests go."""
 
+import dataclasses
+
 import pytest
 
 from benchmarks import maintenance as fleets
@@ -73,6 +75,16 @@ def test_guest_goes_only_where_it_may():
     assert [step.moves.get('one') for step in stays] == ['c', 'a']
     (step,) = plan([host('a'), host('b')], [guest('one', 'a', only=['a'])], ['a']).steps
     assert (step.fits, step.left) == (False, ('one',))
+
+
+def test_guests_that_would_move_twice_wait_for_a_host_that_is_done_if_moves_count_more():
+    case = fleets.equal(40, parallel=4, spare=0)
+    fast, saving = (
+        plan(case.hosts, case.guests, case.worked_on, dataclasses.replace(case.limits, saves_moves=saves))
+        for saves in (False, True)
+    )
+    assert (fast.moves >= 800 + 80, saving.moves) == (True, 800 + 20)
+    assert (saving.fits, saving.moves / 800) == (True, pytest.approx(saving.bound))
 
 
 def test_hosts_of_one_group_leave_one_after_the_other():

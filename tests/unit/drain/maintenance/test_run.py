@@ -290,6 +290,18 @@ def test_room_that_comes_in_time_is_used():
     assert (night.row.waits_for, night.row.no_room_since) == (None, None)
 
 
+@pytest.mark.parametrize(('prefer', 'second'), [('time', 'draining'), ('moves', 'waiting')])
+def test_host_whose_guests_would_move_twice_waits_if_moves_count_more(prefer, second):
+    guests = {'guest1': ('host1', 4), 'guest2': ('host2', 4)}
+    night = Night(('host1', 'host2', 'host3'), (), guests, parallel=2, prefer=prefer)
+    assert night.go_on()['host2'] == second
+    if prefer == 'moves':
+        assert night.row.waits_for == '1 guest of host2 would move twice. The next host to be done takes guests: host1.'
+        night.work('host1')
+        night.until_ready('host2')
+        assert night.turn('host2').moves == {'guest2': 'host1'}
+
+
 def test_reserve_is_kept_free_on_the_hosts_in_service():
     night = Night(reserve={'SIZE': 17})
     night.go_on()
