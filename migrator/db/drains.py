@@ -26,6 +26,7 @@ from migrator.db.sql.engine import Engine, retried
 from migrator.db.sql.statements import Prepared
 from migrator.drain.calibration import Prediction
 from migrator.drain.maintenance import errors
+from migrator.drain.maintenance.turns import TurnStatus
 from migrator.objects import COMPUTE_BINARY, base
 from migrator.objects.drain import (
     DRAIN_ENDS,
@@ -215,11 +216,19 @@ class Drains:
         return exception.DrainInProgress(host=host, drain=uuid or 'which may have ended by now (try again)')
 
     @retried
-    def request(self, uuid: str, action: str, by: str | None, abort_running: bool = False) -> None:
+    def request(
+        self,
+        uuid: str,
+        action: str,
+        by: str | None,
+        abort_running: bool = False,
+        turn: tuple[str, str] | None = None,
+    ) -> None:
         """Write the request of a user: ``pause``, ``resume``, ``cancel`` or ``restore``.
 
         :param by: the user.
         :param abort_running: whether a cancel also aborts the migrations that run.
+        :param turn: of a restore: the maintenance of a host, and the host, whose turn is ``returning``.
         :raises migrator.exception.DrainNotFound: no drain has this uuid.
         :raises migrator.exception.InvalidDrainState: the drain has ended. For a restore: it has not ended, or no guest
             is left to bring back.
@@ -247,7 +256,7 @@ class Drains:
                     values['cancel_running'] = running
                 elif action == 'restore':
                     self._refuse_retried(session, drain.host, drain.uuid, 'restore')
-                    turns.refuse_unless_due(session, drain, None)
+                    turns.refuse_unless_due(session, drain, turn, TurnStatus.RETURNING)
                     check_drain_move(drain, DrainStatus.ACCEPTED)
                     disables = self._take_over_disabling(session, drain, reason)
                     drain_rows.keep_run(session, drain)

@@ -272,3 +272,27 @@ def test_host_that_an_operator_enables_meanwhile_gets_no_guest_until_its_mainten
     assert cloud.request('POST', f'/servers/{guest.uuid}/action', body).status_int == 202
     cloud.simulation.run_until(lambda: cloud.migrations(guest)[0].ended, timeout=60)
     assert host_of(cloud, guest) == 'host3'
+
+
+@pytest.mark.cloud(hosts=4)
+def test_guests_are_brought_back_before_the_host_is_done_if_the_request_says_so(cloud):
+    guests = [cloud.boot(f'guest{number}', 'host1') for number in range(2)]
+    rounds = Rounds(cloud, 'host1', 'host2', guests='back')
+    rounds.until(host1='ready')
+    rounds.work('host1')
+    rounds.until(host1='done')
+    assert {host_of(cloud, one) for one in guests} == {'host1'}
+    rounds.until(host2='ready')  # it has no guests
+    rounds.work('host2')
+    assert rounds.ends().message == '2 of 2 hosts done.'
+    assert not is_disabled(cloud, 'host1')
+    assert not is_disabled(cloud, 'host2')
+    assert [one['reason'] for one in rounds.show()['hosts']] == [None, None]
+
+
+def test_restore_of_a_host_in_a_maintenance_is_only_the_maintenances_own(cloud):
+    cloud.boot('guest', 'host1')
+    rounds = Rounds(cloud, 'host1')
+    rounds.until(host1='ready')
+    drain = rounds.show()['hosts'][0]['drain']
+    refused(cloud.request('POST', f'{DRAINS}/{drain}/action', {'restore': None}), 409, f'maintenance {rounds.uuid}')

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from migrator.api.schemas.types import Schema, closed, each, many, or_null, whole
-from migrator.drain.maintenance.turns import Prefer, ReturnedBy, Stopped, TurnStatus
+from migrator.drain.maintenance.turns import Guests, Prefer, ReturnedBy, Stopped, TurnStatus
 from migrator.objects import MigrationStatus, MigrationType
 from migrator.objects.drain import Direction, DrainOrder, Locked, MemberStatus
 from migrator.objects.reasons import StuckKind, WaitKind
@@ -342,6 +342,7 @@ _MAINTENANCE = whole(
     **each('in_order despite_trouble', _FLAG),
     **each('parallel max_failures', _NUMBER),
     prefer=_of(Prefer),
+    guests=_of(Guests),
     per_group=_NUMBER_OR_NULL,
     groups={'type': 'object', 'additionalProperties': many(_TEXT)},
     reserve={'type': 'object', 'additionalProperties': _NUMBER},

@@ -15,9 +15,10 @@ from migrator.drain.maintenance import errors
 from migrator.drain.maintenance.engine import Fleet
 from migrator.drain.maintenance.plan import Guest, Host
 from migrator.drain.maintenance.returned import Report
-from migrator.drain.maintenance.turns import Maintenance, Stopped, Turn
+from migrator.drain.maintenance.turns import Guests, Maintenance, Stopped, Turn
+from migrator.drain.request import moved
 from migrator.objects import COMPUTE_BINARY, STOPPED, ComputeNode, MigrationType, Service, protocol
-from migrator.objects.drain import Drain
+from migrator.objects.drain import Drain, Member
 from migrator.objects.request import Request
 
 #: Seconds to wait until a host has listed its guests.
@@ -142,11 +143,18 @@ class MaintenanceEngine:
         try:
             # If the turn has another status by now, its drain is not needed any more.
             with contextlib.suppress(errors.HostInMaintenance, errors.TurnNotDue):
-                self._tools.database.drains.accept(drain, turn=(maintenance.uuid, turn.host))
+                rows, of = self._tools.database.drains, (maintenance.uuid, turn.host)
+                rows.accept(drain, turn=of, moved=self._moved_before(maintenance, turn))
                 self._wake()
         except (exception.DrainInProgress, exception.ComputeHostNotFound) as error:
             if not self.drains([turn.drain]):
                 raise Refused(Obstacle(ObstacleKind.BUSY, error.message, '')) from None
+
+    def _moved_before(self, maintenance: Maintenance, turn: Turn) -> list[Member]:
+        """Return the guests that an earlier try has moved, if they are to come back with those of this one."""
+        if maintenance.guests != Guests.BACK or turn.last_drain is None:
+            return []
+        return moved(self._tools.database.drains.read_members(turn.last_drain))
 
     def drain_of(self, maintenance: Maintenance, turn: Turn) -> Drain:
         """Return the drain that empties a host."""
@@ -166,6 +174,23 @@ class MaintenanceEngine:
         with contextlib.suppress(exception.InvalidDrainState, exception.DrainNotFound):
             self._tools.database.drains.request(turn.drain, 'cancel', None)
             self._wake()
+
+    def restore(self, maintenance: Maintenance, turn: Turn) -> str | None:
+        """Request that the guests come back that the newest drain of a turn has moved.
+
+        :returns: why it cannot be requested, '' if it has moved none; None: it was, or the turn has another status.
+        """
+        uuid = turn.drain or turn.last_drain
+        assert uuid is not None
+        if not moved(self._tools.database.drains.read_members(uuid)):
+            return ''
+        with contextlib.suppress(errors.HostInMaintenance, errors.TurnNotDue):
+            try:
+                self._tools.database.drains.request(uuid, 'restore', None, turn=(maintenance.uuid, turn.host))
+                self._wake()
+            except (exception.InvalidDrainState, exception.DrainInProgress, exception.IllegalMove) as error:
+                return error.message
+        return None
 
     def enable(self, turn: Turn) -> bool:
         """Enable a host that a drain of this turn has disabled, and return whether it is enabled."""

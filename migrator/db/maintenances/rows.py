@@ -39,6 +39,7 @@ class MaintenanceRow(models.Times, models.Base):
     settle: orm.Mapped[float | None] = orm.mapped_column(sa.Double())
     work_timeout: orm.Mapped[float] = orm.mapped_column(sa.Double())
     return_timeout: orm.Mapped[float] = orm.mapped_column(sa.Double())
+    guests: orm.Mapped[str] = orm.mapped_column(Text(8))
     stopped: orm.Mapped[str | None] = orm.mapped_column(Text(8))
     despite_trouble: orm.Mapped[bool] = orm.mapped_column()
     of_drains: orm.Mapped[dict[str, Any]] = orm.mapped_column(Json())

@@ -16,7 +16,7 @@ from migrator.objects.drain import Drain
 
 _H = TURNS
 _HOLDER = Prepared(
-    sa.select(_H.c.maintenance, _H.c.status, _H.c.drain)
+    sa.select(_H.c.maintenance, _H.c.status, sa.func.coalesce(_H.c.drain, _H.c.last_drain).label('drain'))
     .where(_H.c.in_progress_host == sa.bindparam('at_host'))
     .with_for_update()
 )
@@ -41,16 +41,19 @@ def out_by(host: Any) -> Any:
     return sa.select(_H.c.maintenance).where(_H.c.in_progress_host == host, _H.c.is_out.is_(True)).scalar_subquery()
 
 
-def refuse_unless_due(session: Any, drain: Drain, turn: tuple[str, str] | None) -> None:
-    """Raise unless a drain may be accepted, as far as a maintenance of its host is concerned.
+def refuse_unless_due(
+    session: Any, drain: Drain, turn: tuple[str, str] | None, status: TurnStatus = TurnStatus.DRAINING
+) -> None:
+    """Raise unless a maintenance of the host allows to accept a drain, or its restore.
 
-    :param turn: the maintenance, and the host, whose turn is ``draining`` by this drain; None: it is of a user.
+    :param turn: the maintenance, and the host, whose turn has this drain; None: it is of a user.
+    :param status: the status that the turn has to have.
     :raises migrator.drain.maintenance.errors.HostInMaintenance: the host has a maintenance in progress, which has not
         requested this drain, or does not need it any more.
     """
     held = session.execute(_HOLDER, {'at_host': drain.host}).one_or_none()
     known = None if held is None else (held.maintenance, drain.host)
-    if known == turn and (held is None or (held.status, held.drain) == (TurnStatus.DRAINING, drain.uuid)):
+    if known == turn and (held is None or (held.status, held.drain) == (status, drain.uuid)):
         return
     if turn is not None and (known is None or known == turn):
         raise errors.TurnNotDue(maintenance=turn[0], drain=drain.uuid, host=drain.host)

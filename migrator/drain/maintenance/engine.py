@@ -82,6 +82,15 @@ class Engine(Protocol):
         If it is disabled for another reason by now, it stays so.
         """
 
+    def restore(self, maintenance: Maintenance, turn: Turn) -> str | None:
+        """Request that the guests come back that the newest drain of a turn has moved.
+
+        It is requested only while the turn is ``returning``, as a drain only while it is ``draining``.
+
+        :returns: why it cannot be requested, as a sentence, or '' if the drain has moved none; None: it was, or the
+            turn has another status by now.
+        """
+
     def left(self, maintenance: Maintenance, turn: Turn) -> Sequence[Check]:
         """Check whether a host is empty.
 

@@ -155,7 +155,7 @@ def why_too_many(
     """
     mine = {one.host: one.group for one in turns}
     others = {host: group for host, group in mine.items() if host in out} | dict(groups)
-    leaving = {one.host: one.group for one in turns if one.is_out} | {turn.host: turn.group}
+    leaving = {one.host: one.group for one in turns if one.counts} | {turn.host: turn.group}
     of_all = leaving | {host: group for host, group in others.items() if host in mine}
     if len(of_all) > maintenance.parallel:
         return f'At most {maintenance.parallel} may be out of service: {_names(of_all, turns, turn, out)}.'

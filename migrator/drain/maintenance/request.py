@@ -11,7 +11,7 @@ from typing import Any
 from migrator import exception
 from migrator.drain import request
 from migrator.drain.maintenance.limits import Window
-from migrator.drain.maintenance.turns import Maintenance, Prefer, ReturnedBy, Stopped, Turn
+from migrator.drain.maintenance.turns import Guests, Maintenance, Prefer, ReturnedBy, Stopped, Turn
 from migrator.drain.request import Kind
 
 _Field = functools.partial(request.Field, of=Maintenance)
@@ -49,6 +49,12 @@ FIELDS = (
     _Field('settle', Kind.SPAN, 'with report: how long a host reports without a gap; default: twice service_down_time'),
     _Field('work_timeout', Kind.SPAN, 'after how long the claim of a host is shown as lapsed; default 4 h'),
     _Field('return_timeout', Kind.SPAN, 'after how long a host has failed that does not come back; default 1 h'),
+    _Field(
+        'guests',
+        Kind.CHOICE,
+        'whether the {guest}s of a host that is back stay where they are, the default, or are brought back',
+        choices=tuple(one.value for one in Guests),
+    ),
     _Field(
         'stopped',
         Kind.CHOICE,

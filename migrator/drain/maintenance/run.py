@@ -19,6 +19,7 @@ from migrator.drain.maintenance import limits, plan, returned
 from migrator.drain.maintenance.engine import Engine, Fleet, Store
 from migrator.drain.maintenance.turns import (
     GOING_ON,
+    Guests,
     Maintenance,
     MaintenanceStatus,
     Prefer,
@@ -29,7 +30,7 @@ from migrator.drain.maintenance.turns import (
     with_status,
 )
 from migrator.objects import base, times
-from migrator.objects.drain import Drain, DrainStatus
+from migrator.objects.drain import Direction, Drain, DrainStatus
 
 _S, _T = MaintenanceStatus, TurnStatus
 _CANCELLED = 'The maintenance was cancelled.'
@@ -203,6 +204,9 @@ class _Run:
         self._finish(turn, _T.FAILED, why)
 
     def _look_at_return(self, turn: Turn) -> None:
+        if not turn.is_out:
+            self._look_at_restore(turn)
+            return
         if turn.was_worked_on:
             settle, gap = self._settle, self._engine.down_time
             report = self._reports.get(turn.host)
@@ -215,10 +219,36 @@ class _Run:
             self._engine.cancel(turn)
             return
         # A host may be enabled again by a repetition of this, after a crash before the commit.
+        is_enabled = self._engine.enable(turn)
+        if self.maintenance.guests == Guests.BACK and (turn.drain or turn.last_drain):
+            # Guests may go there only once it is not out of service any more.
+            self._change(turn, is_out=False)
+            return
         status, reason = (_T.DONE, None) if turn.was_worked_on else (_T.SKIPPED, turn.reason)
-        if not self._engine.enable(turn):
+        if not is_enabled:
             reason = f'{reason or "Its work is done."} It is disabled for another reason. Enable it once that is over.'
         self._finish(turn, status, reason, is_out=False)
+
+    def _look_at_restore(self, turn: Turn) -> None:
+        """Bring the guests of a host back, and end its turn once they are."""
+        uuid = turn.drain or turn.last_drain or ''
+        drain = self._engine.drains([uuid]).get(uuid)
+        why = 'The drain that has moved its guests was deleted'
+        if drain is not None and (drain.direction != Direction.BACK or not drain.ended):
+            refused = self._engine.restore(self.maintenance, turn) if drain.ended else None
+            if refused is None:
+                waits = f' {drain.waits_for}' if drain.waits_for and not drain.ended else ''
+                self._change(turn, reason=f'Its guests come back.{waits}')
+                return
+            why = refused.rstrip('.')
+        elif drain is not None:
+            why = '' if drain.status == DrainStatus.RESTORED else (drain.message or f'It is {drain.status}').rstrip('.')
+        reason = f'Not all of its guests are back. {why}.' if why else None
+        if not self._engine.enable(turn):
+            reason = (
+                f'{reason or "Its guests are back."} It is disabled for another reason. Enable it once that is over.'
+            )
+        self._finish(turn, _T.DONE if turn.was_worked_on else _T.SKIPPED, reason)
 
     @property
     def _settle(self) -> float:
@@ -339,7 +369,7 @@ class _Run:
 
     def _next_step(self, fleet: Fleet, waiting: Sequence[Turn], allowed: Sequence[str]) -> plan.Step:
         """Return what comes next, as if the guests of the drains in progress were where they are going."""
-        out = {turn.host for turn in self._turns.values() if turn.is_out}
+        out = {turn.host for turn in self._turns.values() if turn.counts}
         in_service = [host for host in fleet.hosts if host.name not in out]
         going = {guest: to for turn in self._with(_T.DRAINING) for guest, to in turn.moves.items()}
         guests = [

@@ -65,6 +65,14 @@ class Prefer(enum.StrEnum):
     MOVES = 'moves'
 
 
+class Guests(enum.StrEnum):
+    """What becomes of the guests of a host that is back."""
+
+    STAY = 'stay'
+    #: They are brought back before the host is done.
+    BACK = 'back'
+
+
 class Stopped(enum.StrEnum):
     """What becomes of guests that are shut off."""
 
@@ -119,7 +127,8 @@ class Turn(base.Versioned):
 
     :ivar position: its place in the order of the request.
     :ivar group: at most :attr:`Maintenance.per_group` hosts of one group are out of service; '': of no group.
-    :ivar is_out: whether it is out of service: from before this maintenance disables it until it is enabled again.
+    :ivar is_out: whether it is out of service: from before this maintenance disables it until it is enabled again. One
+        that returns and is not out gets its guests back.
     :ivar drain: the drain that empties it, committed before that is requested.
     :ivar last_drain: the drain of an earlier try, which may have disabled it.
     :ivar moves: guest -> the destination that the plan has given it.
@@ -162,6 +171,11 @@ class Turn(base.Versioned):
         """Whether the maintenance has nothing more to do for it."""
         return self.status in TURN_ENDS
 
+    @property
+    def counts(self) -> bool:
+        """Whether it counts as out of service, also while it gets its guests back."""
+        return self.is_out or self.status == TurnStatus.RETURNING
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Maintenance(base.Versioned):
@@ -182,6 +196,7 @@ class Maintenance(base.Versioned):
     :ivar settle: for how long a host has to report; None: twice ``service_down_time``.
     :ivar work_timeout: after how long a claim is shown as lapsed.
     :ivar return_timeout: after how long a host fails that does not come back, or that is down before its work.
+    :ivar guests: what becomes of the guests of a host that is back.
     :ivar stopped: what becomes of guests that are shut off; None: the request has not said, and there were none.
     :ivar despite_trouble: whether hosts are begun although another one has died, or an evacuation runs.
     :ivar of_drains: the further fields of its drains.
@@ -208,6 +223,7 @@ class Maintenance(base.Versioned):
     settle: float | None = None
     work_timeout: float = 4 * 3600.0
     return_timeout: float = 3600.0
+    guests: str = Guests.STAY.value
     stopped: str | None = None
     despite_trouble: bool = False
     of_drains: dict[str, Any] = dataclasses.field(default_factory=dict)

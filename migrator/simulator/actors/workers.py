@@ -84,7 +84,8 @@ class _Worker:
                 self._work(turn)
         for turn in with_status(turns, TurnStatus.RETURNING):
             waits = turn.work_ended_at is not None and (self._store.now() - turn.work_ended_at).total_seconds()
-            is_mine = turn.claimed_by == self._by and self._maintenance.returned_by != ReturnedBy.REPORT
+            # One that gets its guests back is there.
+            is_mine = turn.claimed_by == self._by and turn.is_out and self._maintenance.returned_by != ReturnedBy.REPORT
             if is_mine and waits and waits > _AGAIN:
                 self._start_anew(turn.host)
         for turn in with_status(turns, TurnStatus.FAILED):

@@ -42,6 +42,7 @@ def of_maintenances(seed: int) -> Plan:
         'deadline': dice.choice((None, None, None, 150.0, 400.0)),
         'cancel': dice.choice((None, None, None, None, dice.uniform(5, 200))),
         'prefer': random.Random(f'prefer {seed}').choice(('time', 'time', 'moves')),  # noqa: S311 -- as above
+        'guests': random.Random(f'guests {seed}').choice(('stay', 'back')),  # noqa: S311 -- as above
         'stopped': dice.choice(('move', 'stay')),
     }
     deeds = [deed for deed in plan.deeds if deed.name in _BESIDE and (deed.name != 'migrate' or dice.random() < 0.4)]

@@ -6,7 +6,7 @@ import contextlib
 import random
 
 from migrator.drain.maintenance import actions, errors, run
-from migrator.drain.maintenance.turns import Maintenance, Stopped, TurnStatus, with_status
+from migrator.drain.maintenance.turns import Guests, Maintenance, Prefer, Stopped, TurnStatus, with_status
 from tests.unit.drain.maintenance import site as sites
 
 STEPS = 120
@@ -23,7 +23,7 @@ class Day:
         self.site = self._site(make_store)
         self.store = self.site.store
         hosts = [name for name in self.site.machines if not name.startswith('spare')]
-        self.store.accept(self._maintenance(), hosts)
+        self.store.accept(self._maintenance(seed), hosts)
         #: host -> the claim of a user who works there, and of all who believe to
         self.claims = []
         self.stale = self.store.get(sites.UUID)
@@ -45,8 +45,8 @@ class Day:
         made.stuck = {guest for guest in guests if chosen.random() < 0.03}
         return made
 
-    def _maintenance(self):
-        chosen = self.random
+    def _maintenance(self, seed):
+        chosen, beside = self.random, random.Random(f'beside {seed}')  # noqa: S311 -- as above
         return Maintenance(
             uuid=sites.UUID,
             parallel=chosen.randint(1, 3),
@@ -59,6 +59,8 @@ class Day:
             work_timeout=1800.0,
             wait_for_room=chosen.choice([None, 600.0]),
             stopped=chosen.choice([*Stopped]).value,
+            prefer=beside.choice([*Prefer]).value,
+            guests=beside.choice([*Guests]).value,
         )
 
     def _perhaps_killed(self, _name):

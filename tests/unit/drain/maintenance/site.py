@@ -15,7 +15,7 @@ from migrator.drain.maintenance.engine import Fleet
 from migrator.drain.maintenance.plan import Guest, Host
 from migrator.drain.maintenance.returned import Report
 from migrator.drain.maintenance.turns import Turn, TurnStatus, with_status
-from migrator.objects.drain import Drain, DrainStatus
+from migrator.objects.drain import Direction, Drain, DrainStatus
 
 BEGAN = datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC)
 DOWN_TIME, REPORTS = 60.0, 10.0
@@ -76,6 +76,8 @@ class Site:
         self.rows = {}
         #: drain -> how often it has found no room for its next guest
         self.tries = {}
+        #: drain -> the guests that it has moved, and that are not back
+        self.moved = {}
         self.store = (make_store or Store)(self)
         self.watch = Watch(self)
         self.on_call = lambda name: None
@@ -100,6 +102,9 @@ class Site:
     def move_guests(self):
         for drain in [row for row in self.rows.values() if not row.ended]:
             here = sorted(guest for guest, (host, _) in self.where.items() if host == drain.host)
+            if drain.direction == Direction.BACK:
+                self._move_back(drain)
+                continue
             if drain.cancel_requested_at is not None:
                 self._end(drain, DrainStatus.CANCELLED, 'It was cancelled.')
                 continue
@@ -118,8 +123,19 @@ class Site:
                 if to is not None and to != drain.host and self._takes(to, self.where[guest][1]):
                     self.watch.moves(guest, to)
                     self.where[guest] = (to, self.where[guest][1])
+                    self.moved.setdefault(drain.uuid, set()).add(guest)
                     self.tries[drain.uuid] = 0
                     break
+
+    def _move_back(self, drain):
+        for guest in sorted(self.moved[drain.uuid]):
+            if self._takes(drain.host, self.where[guest][1]):
+                self.watch.moves(guest, drain.host)
+                self.where[guest] = (drain.host, self.where[guest][1])
+                self.moved[drain.uuid].discard(guest)
+        left = self.moved[drain.uuid]
+        status = DrainStatus.INCOMPLETE if left else DrainStatus.RESTORED
+        self._end(drain, status, f'{len(left)} are not back.' if left else 'All are back.')
 
     def _takes(self, name, size):
         one = self.machines[name]
@@ -200,6 +216,25 @@ class Site:
             one.disabled_by = None
         self.on_call('enabled')
         return one.disabled_by is None
+
+    def restore(self, maintenance, turn):
+        self.on_call('restore')
+        now = next(one for one in self.store.read_turns(maintenance.uuid) if one.host == turn.host)
+        uuid = turn.drain or turn.last_drain
+        if uuid not in self.rows:
+            return 'It is gone.'
+        if not self.moved.get(uuid):
+            return ''
+        if (now.status, now.drain or now.last_drain) == (TurnStatus.RETURNING, uuid):
+            drain = self.rows[uuid]
+            self.rows[uuid] = drain.replace(
+                direction=Direction.BACK.value, status=DrainStatus.RUNNING.value, cancel_requested_at=None
+            )
+            one = self.machines[turn.host]
+            if one.disabled_by in (turn.drain, turn.last_drain):
+                one.disabled_by = None
+        self.on_call('restored')
+        return None
 
     def left(self, maintenance, turn):
         stays = self.stopped if maintenance.stopped == 'stay' else set()
@@ -303,7 +338,9 @@ class Watch:
         It may just have been given up for a drain that is not requested yet, or be back without the row of that.
         """
         for turn in with_status([one for one in self._site.store.read_turns(UUID) if one.host == to], *OUT):
-            is_back = turn.status == TurnStatus.RETURNING and (not turn.was_worked_on or self._is_back(turn))
+            is_back = turn.status == TurnStatus.RETURNING and (
+                not (turn.was_worked_on and turn.is_out) or self._is_back(turn)
+            )
             if not is_back and (turn.status != TurnStatus.DRAINING or turn.drain in self._site.rows):
                 self.wrong.append(f'{guest} goes to {to}, which is out of service: {turn.status}')
 
