@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
-from benchmarks import alone, check, control_plane, databases, forecast, libvirt_overhead, makespan
+from benchmarks import alone, check, control_plane, databases, forecast, libvirt_overhead, maintenance, makespan, rounds
+from migrator.drain.maintenance.plan import Limits
+from migrator.testing import backends
 from tests import forked
 from tests.functional import test_cost
 
@@ -181,3 +183,19 @@ def test_real_guests_are_judged_by_the_median_ratios_of_total_and_downtime(total
 def test_forecast_of_one_cloud_is_compared_with_what_happens(capsys):
     assert forecast.main(['--seeds', '1', '--first', '2']) == 0
     assert 'median error' in capsys.readouterr().out
+
+
+def test_maintenance_moves_each_guest_once_and_takes_little_longer_than_it_has_to(tmp_path):
+    backend = backends.SharedBackend(str(tmp_path))
+    found = rounds.run(maintenance.equal(3, parallel=1, spare=1, guests=4), backend)
+    backend.close()
+    assert (found.moves, found.bound) == (1, 1)
+    assert found.shortest <= found.seconds <= maintenance.MAKESPAN * found.shortest
+
+
+def test_shortest_time_keeps_the_limits():
+    hosts, groups = [('a', 10), ('b', 20), ('c', 5)], {'a': 'x', 'b': 'y', 'c': 'x'}
+    assert rounds.shortest(hosts, groups, Limits(1)) == 35
+    assert rounds.shortest(hosts, groups, Limits(3)) == 20
+    assert rounds.shortest(hosts, groups, Limits(3, per_group=1)) == 20
+    assert rounds.shortest([('a', 10), ('c', 15)], groups, Limits(2, per_group=1)) == 25
