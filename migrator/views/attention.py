@@ -60,6 +60,8 @@ WAITS = frozenset(
         _A.HOST_DISABLED,
     }
 )
+#: For how long a maintenance may find no room before that is a line.
+_PATIENCE = datetime.timedelta(minutes=5)
 _ORDER = {kind: place for place, kind in enumerate(Attention)}
 
 
@@ -172,7 +174,11 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
         guests=attention.guests_at(database.engine, noted),
         needed=attention.migrations_at(database.engine, noted),
         keeps_copies={one.host for one in deferred if one.step in ENDS_COPIES},
-        in_maintenance={turn.host for _one, turn in held if turn.is_out},
+        in_maintenance={
+            turn.host
+            for one, turn in held
+            if turn.is_out and (not one.ended or _has_disabled(turn, services.get(turn.host)))
+        },
         elsewhere={(one.instance_uuid, one.host) for one in differing if one.seen.keys() - {one.host}},
         names={one.uuid: one.name for one in database.instances.list({'uuid': uuids})} if uuids else {},
     )
@@ -370,8 +376,9 @@ def _of_maintenances(held: Sequence[tuple[Maintenance, Turn]], seen: _Seen) -> I
     """Yield what the maintenances in progress need, and their hosts."""
     for one in {one.uuid: one for one, _turn in held if not one.ended}.values():
         hosts = base.count(sum(other.uuid == one.uuid for other, _turn in held), 'host')
-        if one.wait_error is not None:
-            text = _sentence(one.waits_for or one.wait_error)
+        has_no_room = one.no_room_since is not None and seen.now - one.no_room_since > _PATIENCE
+        if one.wait_error is not None or has_no_room:
+            text = _sentence(one.waits_for or one.wait_error or '')
             text += '' if seen.is_blind else ' The maintenance tries again by itself.'
             title = f'Waits: the maintenance of {hosts}'
             yield _line(_A.MAINTENANCE_WAITS, one.uuid, title, text, [], maintenance_uuid=one.uuid)
@@ -379,18 +386,27 @@ def _of_maintenances(held: Sequence[tuple[Maintenance, Turn]], seen: _Seen) -> I
             text = f'{one.message or ""} It begins no further host until it is resumed.'.strip()
             title = f'Paused: the maintenance of {hosts}'
             yield _line(_A.MAINTENANCE_PAUSED, one.uuid, title, text, [], maintenance_uuid=one.uuid)
+    going_on = {turn.host for one, turn in held if not one.ended}
     for one, turn in held:
         service = seen.services.get(turn.host)
         title, since = f'Failed: {turn.host}, in a maintenance', turn.ended_at
         if turn.status == TurnStatus.WORKING and has_lapsed(one, turn, seen.now):
             title, since = f'Lapsed: the work at {turn.host}, in a maintenance', turn.claimed_at
-        elif turn.status != TurnStatus.FAILED or (one.ended and not (service and service.disabled)):
+        elif turn.status != TurnStatus.FAILED or (one.ended and not _has_disabled(turn, service)):
             continue
+        elif one.ended and turn.host in going_on:
+            continue  # another one has it now
         text = turn.reason or 'The end of its work was not reported.'
         yield _line(
             _A.MAINTENANCE_HOST, f'{one.uuid} {turn.host}', title, text, [], since=since,
             host=turn.host, drain_uuid=turn.drain, maintenance_uuid=one.uuid,
         )  # fmt: skip
+
+
+def _has_disabled(turn: Turn, service: Service | None) -> bool:
+    """Return whether a host is still disabled by a drain of its turn."""
+    reason = (service.disabled_reason or '') if service is not None and service.disabled else ''
+    return any(reason.startswith(f'drain {drain}') for drain in (turn.drain, turn.last_drain) if drain)
 
 
 def _of_member(drain: Drain, member: Member, seen: _Seen) -> dict[str, Any]:

@@ -214,7 +214,11 @@ def test_what_a_maintenance_needs_is_in_the_list_of_what_needs_an_operator(cloud
     requested(rounds.act('fail', host='host1', claim=claim, reason='no disk'))
     cloud.simulation.run_until(lambda: rounds.row.ended, timeout=60)
     assert attention(cloud) == {'maintenance-host': 'Failed: host1, in a maintenance'}
-    requested(rounds.act('skip', host='host1'))
+    (service,) = cloud.database.services.list('nova-compute', 'host1')
+    requested(cloud.request('PUT', f'/os-services/{service.uuid}', {'status': 'enabled'}))
+    requested(cloud.request('PUT', f'/os-services/{service.uuid}', {'status': 'disabled'}))
+    assert attention(cloud) == {}  # that is an operator's decision
+    requested(rounds.act('skip', host='host1', stays_disabled=True))
     cloud.simulation.run_until(lambda: rounds.row.ended, timeout=60)
     assert attention(cloud) == {}
 

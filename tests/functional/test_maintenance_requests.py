@@ -28,7 +28,17 @@ def test_plan_names_the_guests_that_cannot_move(cloud):
     cloud.request('POST', f'/servers/{locked.uuid}/action', {'lock': None})
     (host,) = requested(ask(cloud, 'host1', dry_run=True))['plan']['hosts']
     assert [(one['instance_uuid'], host['cannot_move_count']) for one in host['cannot_move']] == [(locked.uuid, 1)]
+    assert host['moves'] == 0
     assert 'locked' in host['cannot_move'][0]['reason']
+
+
+def test_plan_says_why_no_host_would_be_begun(cloud):
+    (service,) = cloud.database.services.list('nova-compute', 'host3')
+    requested(cloud.request('PUT', f'/os-services/{service.uuid}', {'status': 'disabled'}))
+    rack = {'groups': {'rack': ['host1', 'host3']}, 'per_group': 1}
+    plan = requested(ask(cloud, 'host1', dry_run=True, **rack))['plan']
+    assert plan['waits_for'] == 'At most 1 of rack may be out of service: host3 (it is disabled).'
+    assert requested(ask(cloud, 'host1', dry_run=True))['plan']['waits_for'] is None
 
 
 @pytest.mark.parametrize(
@@ -46,6 +56,10 @@ def test_plan_names_the_guests_that_cannot_move(cloud):
         (['host1'], {'drain': {'destinations': ['host9']}}, 'host9'),
         (['host1'], {'drain': {'reason': 'another'}}, 'reason'),
         (['host1'], {'settle': 'long'}, 'settle'),
+        (['host1'], {'drain': {'order': 'priority'}}, 'priorities'),
+        (['host1'], {'drain': {'order': 'priority', 'priorities': {MISSING: 1}}}, MISSING),
+        (['host1'], {'drain': {'destinations': ['host1']}}, 'is the only one'),
+        (['host1'], {'window': '22:00-06:00 localtime'}, 'window'),
     ],
 )
 def test_request_that_is_wrong_names_its_field(cloud, hosts, more, words):
@@ -71,7 +85,8 @@ def test_a_maintenance_is_found_by_its_host_and_by_the_beginning_of_its_uuid(clo
     refused(cloud.request('GET', f'{MAINTENANCES}/{MISSING}'), 404, MISSING)
     assert [one['uuid'] for one in cloud.request('GET', f'{MAINTENANCES}?host=host1').json['maintenances']] == [uuid]
     assert cloud.request('GET', f'{MAINTENANCES}?host=host2').json['maintenances'] == []
-    refused(ask(cloud, 'host2', 'host1'), 409, f'Host host1 is in maintenance {uuid}')
+    for dry_run in (True, False):
+        refused(ask(cloud, 'host2', 'host1', dry_run=dry_run), 409, f'Host host1 is in maintenance {uuid}')
 
 
 def test_actions_that_do_not_fit_are_refused_with_what_to_do(cloud):

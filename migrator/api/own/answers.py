@@ -370,7 +370,7 @@ MAINTENANCE_PLAN = whole(
         fits=_FLAG,
         **each('guests moves most_parallel', _NUMBER),
         **each('moves_per_guest least_moves_per_guest', {'type': 'number'}),
-        trouble=many(_TEXT),
+        waits_for=_TEXT_OR_NULL,
         hosts=many(
             whole(
                 **each('host group', _TEXT),

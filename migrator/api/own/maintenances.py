@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import webob
+import webob.exc
+from oslo_log import log as logging
 
 from migrator import exception
 from migrator.api import common, schemas
@@ -22,8 +24,10 @@ from migrator.drain.maintenance.request import FIELDS, new
 from migrator.drain.maintenance.turns import Maintenance, ReturnedBy, Turn
 from migrator.objects import COMPUTE_BINARY, STOPPED, times
 from migrator.objects.base import count, no_host, printable
-from migrator.objects.drain import Locked
+from migrator.objects.drain import Drain, Locked, check_priorities
 from migrator.views import names
+
+LOG = logging.getLogger(__name__)
 
 _ROOT = 'migrator:maintenances:'
 LIST, SHOW, CREATE = f'{_ROOT}index', f'{_ROOT}show', f'{_ROOT}create'
@@ -98,6 +102,7 @@ def create(request: Request) -> webob.Response:
         raise exception.Invalid('Maintenances of the hosts of a stock Nova are not served. Drain each host instead.')
     maintenance, turns = _new(request, wanted)
     _check(request, maintenance, turns)
+    request.services.database.maintenances.check_free([turn.host for turn in turns])
     if wanted.get('dry_run'):
         return answer({'plan': request.services.conductor.plan_maintenance(request.context, maintenance, turns)})
     request.services.database.maintenances.accept(maintenance, turns)
@@ -131,6 +136,7 @@ def _check(request: Request, maintenance: Maintenance, turns: Sequence[Turn]) ->
     for host in (*hosts, *maintenance.groups, *maintenance.of_drains.get('destinations', ())):
         if host not in services:
             raise exception.Invalid(no_host(host, services).message)
+    _check_drains(maintenance, hosts, {one.uuid for one in database.instances.list({'host': hosts})})
     if maintenance.deadline is not None and maintenance.deadline <= database.maintenances.now():
         shown = maintenance.deadline.isoformat()
         raise exception.Invalid(f'Invalid input for deadline: {shown} has passed. Give a later time.')
@@ -154,6 +160,15 @@ def _check(request: Request, maintenance: Maintenance, turns: Sequence[Turn]) ->
                 f'Invalid input for stopped: it is missing, and {count(len(off), "guest is", "guests are")} shut off: '
                 f'{shown}. Give move, or stay.'
             )
+
+
+def _check_drains(maintenance: Maintenance, hosts: Sequence[str], guests: Collection[str]) -> None:
+    given, destinations = maintenance.of_drains, maintenance.of_drains.get('destinations') or []
+    named = {name: given[name] for name in ('order', 'priorities') if name in given}
+    check_priorities(Drain(uuid='', host='these hosts', **named), guests)
+    for host in hosts:
+        if destinations == [host]:
+            raise exception.Invalid(f'Invalid input for destinations: {host} is the only one, and is emptied itself.')
 
 
 def _named(found: Sequence[str]) -> str:
@@ -197,7 +212,13 @@ def act(request: Request, uuid: str) -> webob.Response:
 def _act_on_host(request: Request, uuid: str, action: str, given: Mapping[str, Any]) -> Turn:
     if action == 'begin':
         # Only a conductor can ask whether the host is empty.
-        return request.services.conductor.begin_turn(request.context, uuid, given['host'])
+        try:
+            return request.services.conductor.begin_turn(request.context, uuid, given['host'])
+        except exception.ServiceUnreachable as error:
+            LOG.warning('Could not begin the work at %(host)s: %(error)s', {'host': given['host'], 'error': error})
+            raise webob.exc.HTTPServiceUnavailable(
+                f'No conductor has replied in time. {given["host"]} may be claimed: look first, then try again.'
+            ) from None
     more = dict(given)
     if 'claim' in more:
         more['claim'] = common.usual_uuid(more['claim'])

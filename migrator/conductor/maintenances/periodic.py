@@ -14,10 +14,10 @@ from migrator.conductor.drains.plan import immovable
 from migrator.conductor.maintenances.engine import MaintenanceEngine
 from migrator.conductor.migration.context import Tools
 from migrator.db.sql.due import Due
-from migrator.drain.engine import Engine, ObstacleKind
+from migrator.drain.engine import Engine
 from migrator.drain.maintenance import document, errors, run
 from migrator.drain.maintenance.turns import Maintenance, Stopped, Turn
-from migrator.objects import base
+from migrator.objects import STOPPED, base
 from migrator.objects.drain import LONGEST_ERROR
 
 LOG = logging.getLogger(__name__)
@@ -77,13 +77,15 @@ class Maintenances:
 
     def plan(self, maintenance: Maintenance, turns: Sequence[Turn]) -> dict[str, Any]:
         """Return the plan of a maintenance that was not requested yet, as JSON."""
+        hosts = [turn.host for turn in turns]
+        off = {one.uuid for one in self._tools.database.instances.list({'host': hosts, 'vm_state': STOPPED})}
         left = [
             document.Immovable(guest.uuid, guest.name, turn.host, obstacle.reason, obstacle.remedy)
             for turn in turns
             for guest, obstacle in immovable(self._tools.database, self.engine.drain_of(maintenance, turn))
-            if maintenance.stopped != Stopped.STAY or obstacle.kind != ObstacleKind.STATE
+            if maintenance.stopped != Stopped.STAY or guest.uuid not in off
         ]
-        return document.planned(self.engine, maintenance, turns, left)
+        return document.planned(self.engine, maintenance, turns, left, self.store.now())
 
     def poll(self) -> None:
         """Advance the maintenances of this conductor that were not looked at for some seconds."""

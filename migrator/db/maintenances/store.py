@@ -26,6 +26,7 @@ from migrator.db.sql.engine import Engine, retried
 from migrator.db.sql.statements import Prepared
 from migrator.drain.maintenance import errors
 from migrator.drain.maintenance.turns import Maintenance, Turn, TurnStatus
+from migrator.objects import COMPUTE_BINARY
 
 _T, _H, _L = MAINTENANCES, TURNS, LOG
 _IN_PROGRESS = _T.c.ended_at.is_(None)
@@ -41,6 +42,14 @@ _DRAINED = Prepared(
     sa.select(DRAINS.c.host, DRAINS.c.uuid)
     .where(DRAINS.c.in_progress_host.in_(sa.bindparam('hosts', expanding=True)))
     .order_by(DRAINS.c.host)
+)
+_SERVICES = Prepared(
+    sa.select(models.SERVICES.c.id)
+    .where(
+        models.SERVICES.c.binary == COMPUTE_BINARY, models.SERVICES.c.host.in_(sa.bindparam('hosts', expanding=True))
+    )
+    .order_by(models.SERVICES.c.id)
+    .with_for_update()
 )
 _LISTING = models.Listing(
     _T,
@@ -76,9 +85,7 @@ class Maintenances:
         hosts = [turn.host for turn in turns]
         try:
             with self._engine.writer() as session:
-                drained = session.execute(_DRAINED, {'hosts': hosts}).first()
-                if drained is not None:
-                    raise exception.DrainInProgress(host=drained.host, drain=drained.uuid)
+                self._refuse_drained(session, hosts)
                 session.execute(sa.insert(_T).values(**models.values_of(maintenance) | {'log_seq': 1}))
                 first = ('status', {'status': maintenance.status, 'by': maintenance.requested_by})
                 self._append(session, maintenance, [first])
@@ -88,11 +95,29 @@ class Maintenances:
         except DBDuplicateEntry:
             raise self._in_maintenance(hosts) from None
 
+    @staticmethod
+    def _refuse_drained(session: Any, hosts: Sequence[str]) -> None:
+        """Raise if a host has a drain in progress, which no other transaction begins until this one has ended."""
+        # As a drain locks it before it looks for a maintenance.
+        session.execute(_SERVICES, {'hosts': [*hosts]}).all()
+        drained = session.execute(_DRAINED, {'hosts': [*hosts]}).first()
+        if drained is not None:
+            raise exception.DrainInProgress(host=drained.host, drain=drained.uuid)
+
     def _in_maintenance(self, hosts: Sequence[str]) -> errors.HostInMaintenance:
         held = self.holders(hosts)
         host = min(held, default=hosts[0])
         # It may have ended by now, which a further attempt shows.
         return errors.HostInMaintenance(host=host, maintenance=held.get(host, 'unknown'))
+
+    def check_free(self, hosts: Sequence[str]) -> None:
+        """Raise if a host has a maintenance or a drain in progress, as :meth:`accept` would."""
+        if self.holders(hosts):
+            raise self._in_maintenance(hosts)
+        with self._engine.reader() as session:
+            drained = session.execute(_DRAINED, {'hosts': [*hosts]}).first()
+        if drained is not None:
+            raise exception.DrainInProgress(host=drained.host, drain=drained.uuid)
 
     # --- readers -----------------------------------------------------------------------------------------------------
 
@@ -234,7 +259,8 @@ class Maintenances:
 
         :raises .errors.NotOwnerOfMaintenance: the maintenance has another epoch or a newer event than the one that was
             read. Nothing was written.
-        :raises .errors.HostInMaintenance: it would go on, and another maintenance has one of its hosts by now.
+        :raises .errors.HostInMaintenance: it would go on, and another maintenance has the host of a turn by now.
+        :raises migrator.exception.DrainInProgress: it would go on, and that host has a drain in progress.
         """
         # A write without an event, of a new time say, counts as one: what was read is old by then.
         values = dict(fields) | {'log_seq': maintenance.log_seq + max(1, len(events))}
@@ -249,11 +275,15 @@ class Maintenances:
                 mine = _H.c.maintenance == maintenance.uuid
                 for turn in turns:
                     session.execute(sa.update(_H).where(mine, _H.c.host == turn.host).values(**models.values_of(turn)))
-                if new.ended != maintenance.ended:
-                    held = None if new.ended else _H.c.host
-                    session.execute(sa.update(_H).where(mine).values(in_progress_host=held))
+                if new.ended and not maintenance.ended:
+                    session.execute(sa.update(_H).where(mine).values(in_progress_host=None))
+                elif maintenance.ended and not new.ended:
+                    # The hosts of its other turns may be in another maintenance by now.
+                    again = [turn.host for turn in turns if not turn.ended]
+                    self._refuse_drained(session, again)
+                    session.execute(sa.update(_H).where(mine, _H.c.host.in_(again)).values(in_progress_host=_H.c.host))
         except DBDuplicateEntry:
-            raise self._in_maintenance([turn.host for turn in self.read_turns(maintenance.uuid)]) from None
+            raise self._in_maintenance([turn.host for turn in turns]) from None
         return new
 
     @staticmethod

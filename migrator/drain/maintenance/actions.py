@@ -26,6 +26,8 @@ from migrator.drain.maintenance.turns import (
 )
 
 _T = TurnStatus
+#: What a user does with a host that has failed.
+DECIDE = 'Then retry the host, or skip it.'
 #: How often a request is repeated whose maintenance was changed while it was made.
 _ATTEMPTS = 20
 #: What a request changes: fields of the maintenance, and fields of the turn.
@@ -95,7 +97,9 @@ def done(store: Store, uuid: str, host: str, claim: str, by: str | None) -> Turn
     :raises .errors.InvalidTurn: the host is not worked on, or has another claim.
     """
 
-    def end(maintenance: Maintenance, _turns: Sequence[Turn], turn: Turn) -> _Changes:
+    def end(maintenance: Maintenance, _turns: Sequence[Turn], turn: Turn) -> _Changes | None:
+        if turn.was_worked_on and turn.claim == claim:
+            return None  # the reply to the first request was lost
         _check_claim(maintenance, turn, 'done', claim)
         ended = {'was_worked_on': True, 'work_ended_at': store.now(), 'settles_from': None, 'seen_at': None}
         return {}, {'status': _T.RETURNING.value, 'reason': None, **ended}
@@ -104,16 +108,21 @@ def done(store: Store, uuid: str, host: str, claim: str, by: str | None) -> Turn
 
 
 def fail(store: Store, uuid: str, host: str, claim: str, by: str | None, reason: str = '') -> Turn:
-    """Record that the work at a host has failed. The host stays disabled.
+    """Record that the work at a host has failed, or that it is not expected back. The host stays disabled.
 
     :param claim: as :func:`begin` has returned it.
-    :raises .errors.InvalidTurn: the host is not worked on, or has another claim.
+    :raises .errors.InvalidTurn: the host is not worked on and does not return, or has another claim.
     """
 
-    def end(maintenance: Maintenance, _turns: Sequence[Turn], turn: Turn) -> _Changes:
-        _check_claim(maintenance, turn, 'fail', claim)
-        why = f'Its work has failed: {reason}' if reason else 'Its work has failed.'
-        return {}, {'status': _T.FAILED.value, 'reason': why, 'work_ended_at': store.now(), 'ended_at': store.now()}
+    def end(maintenance: Maintenance, _turns: Sequence[Turn], turn: Turn) -> _Changes | None:
+        if turn.status == _T.FAILED and turn.claim == claim:
+            return None  # as above
+        _check_claim(maintenance, turn, 'fail', claim, (_T.WORKING, _T.RETURNING))
+        what = 'Its work has failed' if turn.status == _T.WORKING else 'It was given up'
+        said = f': {reason.rstrip(".")}' if reason else ''
+        why = f'{what}{said}. Mend it. {DECIDE}'
+        ended_at = turn.work_ended_at or store.now()
+        return {}, {'status': _T.FAILED.value, 'reason': why, 'work_ended_at': ended_at, 'ended_at': store.now()}
 
     return _act(store, uuid, 'fail', by, end, host)
 
@@ -133,11 +142,14 @@ def skip(
     def leave_out(maintenance: Maintenance, turns: Sequence[Turn], turn: Turn) -> _Changes:
         do = {
             _T.DRAINING: 'cancel the maintenance, or wait until it is ready',
-            _T.RETURNING: 'wait until it is back. If it does not come back it fails, and can be skipped then',
+            _T.RETURNING: 'wait until it is back. If it does not come back, report that with fail, and skip it then',
         }.get(TurnStatus(turn.status), 'nothing is left to do')
         _refuse_unless(maintenance, turn, 'skip', (_T.WAITING, _T.READY, _T.WORKING, _T.FAILED), do)
         if turn.status == _T.WORKING:
             _check_claim(maintenance, turn, 'skip', claim)
+        if stays_disabled and turn.status != _T.FAILED:
+            do = 'only a host that has failed can stay disabled. Leave stays_disabled out'
+            raise _refused(maintenance, turn, 'skip', turn.status, do)
         ends = not turn.is_out if turn.status in (_T.WAITING, _T.FAILED) else False
         ends = ends or (turn.status == _T.FAILED and stays_disabled)
         status = _T.SKIPPED if ends else _T.RETURNING
@@ -178,9 +190,13 @@ def change(store: Store, uuid: str, action: str, by: str | None) -> Maintenance:
     :raises .errors.InvalidTurn: the maintenance has ended.
     """
 
-    def written(maintenance: Maintenance, turns: Sequence[Turn], _turn: Turn | None) -> _Changes:
+    def written(maintenance: Maintenance, turns: Sequence[Turn], _turn: Turn | None) -> _Changes | None:
         if maintenance.ended:
             raise _refused(maintenance, None, action, maintenance.status, 'it has ended')
+        if maintenance.cancel_requested_at is not None:
+            if action == 'cancel':
+                return None
+            raise _refused(maintenance, None, action, maintenance.shown_status, 'it was cancelled')
         if action == 'cancel':
             cancelled = {'cancel_requested_at': store.now(), 'cancel_requested_by': by}
             text = 'It was cancelled. It ends when no host is drained, worked on or on its way back.'
@@ -189,7 +205,9 @@ def change(store: Store, uuid: str, action: str, by: str | None) -> Maintenance:
         if action == 'resume':
             failed = sum(one.status == _T.FAILED for one in turns)
             forgiven = max(forgiven, failed - maintenance.max_failures)
-        return {'paused': action == 'pause', 'forgiven': forgiven, 'message': None}, {}
+        # What has paused it before stays its reason.
+        message = maintenance.message if action == 'pause' else None
+        return {'paused': action == 'pause', 'forgiven': forgiven, 'message': message, 'waits_for': message}, {}
 
     return _written(store, uuid, action, by, written, None)[0]
 
@@ -199,7 +217,7 @@ def _act(
     uuid: str,
     action: str,
     by: str | None,
-    edit: Callable[[Maintenance, Sequence[Turn], Turn], _Changes],
+    edit: Callable[[Maintenance, Sequence[Turn], Turn], _Changes | None],
     host: str,
 ) -> Turn:
     _, turn = _written(store, uuid, action, by, edit, host)
@@ -208,7 +226,7 @@ def _act(
 
 
 def _written(
-    store: Store, uuid: str, action: str, by: str | None, edit: Callable[..., _Changes], host: str | None
+    store: Store, uuid: str, action: str, by: str | None, edit: Callable[..., _Changes | None], host: str | None
 ) -> tuple[Maintenance, Turn | None]:
     """Write what a request changes, reading again while others change the maintenance."""
     for attempt in range(1, _ATTEMPTS + 1):
@@ -220,7 +238,10 @@ def _written(
             if turn is None:
                 do = f'name one of its {len(turns)} hosts'
                 raise errors.InvalidTurn(action=action, what=host, maintenance=uuid, status='without this host', do=do)
-        fields, values = edit(maintenance, turns, turn)
+        found = edit(maintenance, turns, turn)
+        if found is None:
+            return maintenance, turn
+        fields, values = found
         if 'status' in fields:
             check_move(maintenance, fields['status'])
         changed = []
@@ -251,12 +272,14 @@ def _forgiven(maintenance: Maintenance, turns: Sequence[Turn]) -> dict[str, Any]
     return {'forgiven': max(0, left - maintenance.max_failures)}
 
 
-def _check_claim(maintenance: Maintenance, turn: Turn, action: str, claim: str | None) -> None:
+def _check_claim(
+    maintenance: Maintenance, turn: Turn, action: str, claim: str | None, statuses: Sequence[TurnStatus] = (_T.WORKING,)
+) -> None:
     _refuse_unless(
         maintenance,
         turn,
         action,
-        (_T.WORKING,),
+        statuses,
         'no work is in progress there. It has not begun, or its end was reported already',
     )
     if claim != turn.claim:

@@ -10,8 +10,8 @@ import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from migrator.drain.maintenance import plan
-from migrator.drain.maintenance.engine import Engine
+from migrator.drain.maintenance import limits, plan
+from migrator.drain.maintenance.engine import Engine, Fleet
 from migrator.drain.maintenance.request import FIELDS, groups_of
 from migrator.drain.maintenance.turns import Maintenance, Prefer, Turn, TurnStatus, has_lapsed
 
@@ -60,6 +60,20 @@ def of_turn(maintenance: Maintenance, turn: Turn, now: datetime.datetime) -> dic
     }
 
 
+def _waits_for(fleet: Fleet, maintenance: Maintenance, turns: Sequence[Turn], now: datetime.datetime) -> str | None:
+    """Return why no host would be begun now, or None if one would."""
+    why = limits.why_not_now(maintenance, 0.0, now)
+    if not why and fleet.trouble and not maintenance.despite_trouble:
+        why = fleet.trouble[0]
+    if why:
+        return why
+    up = [turn for turn in turns if turn.host not in fleet.down]
+    if not up:
+        return f'{turns[0].host} is down. Start its compute service.'
+    whys = [limits.why_too_many(maintenance, turns, fleet.out, fleet.groups, turn) for turn in up]
+    return whys[0] if all(whys) else None
+
+
 @dataclasses.dataclass(frozen=True)
 class Immovable:
     """A guest that its drain would leave.
@@ -76,7 +90,11 @@ class Immovable:
 
 
 def planned(
-    engine: Engine, maintenance: Maintenance, turns: Sequence[Turn], immovable: Iterable[Immovable]
+    engine: Engine,
+    maintenance: Maintenance,
+    turns: Sequence[Turn],
+    immovable: Iterable[Immovable],
+    now: datetime.datetime,
 ) -> dict[str, Any]:
     """Return the plan of a maintenance that was not requested yet.
 
@@ -90,14 +108,18 @@ def planned(
     # One that is disabled or down may have guests and receives none.
     hosts += [plan.Host(turn.host, {}, turn.group) for turn in turns if turn.host not in in_service]
     names = {one.name for one in hosts}
-    known = [one for one in guests if one.host in names]
-    limits = plan.Limits(
+    found_immovable = [*immovable]
+    stays = {one.uuid for one in found_immovable if one.remedy is not None}
+    known = [
+        dataclasses.replace(one, only=frozenset()) if one.uuid in stays else one for one in guests if one.host in names
+    ]
+    bounds = plan.Limits(
         maintenance.parallel, maintenance.per_group, maintenance.reserve, maintenance.prefer == Prefer.MOVES
     )
     worked_on = [turn.host for turn in turns]
-    found = plan.plan(hosts, known, worked_on, limits, maintenance.in_order)
+    found = plan.plan(hosts, known, worked_on, bounds, maintenance.in_order)
     stay: dict[str, list[Immovable]] = {}
-    for one in immovable:
+    for one in found_immovable:
         stay.setdefault(one.host, []).append(one)
     concerned = sum(one.host in groups and (one.only is None or bool(one.only)) for one in known)
     return {
@@ -106,8 +128,8 @@ def planned(
         'moves': found.moves,
         'moves_per_guest': round(found.moves / concerned, 3) if concerned else 0.0,
         'least_moves_per_guest': round(found.bound, 3),
-        'most_parallel': plan.most_parallel(hosts, known, worked_on, limits, _MOST_PARALLEL),
-        'trouble': [*fleet.trouble],
+        'most_parallel': plan.most_parallel(hosts, known, worked_on, bounds, _MOST_PARALLEL),
+        'waits_for': _waits_for(fleet, maintenance, turns, now),
         'hosts': [
             {
                 'host': step.host,

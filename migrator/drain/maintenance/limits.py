@@ -17,6 +17,8 @@ from migrator.drain.maintenance.turns import Maintenance, Turn, TurnStatus, with
 from migrator.objects import times
 
 _WINDOW = re.compile(r'([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d) (\S+)')
+#: Zones that each machine has its own of.
+_OF_THE_MACHINE = ('localtime', 'posixrules')
 #: Why a host is out of service that has failed.
 _FAILED = 'it has failed: retry it, or skip it'
 #: The greatest number of hosts that a reason names.
@@ -46,7 +48,7 @@ class Window:
             zone = zoneinfo.ZoneInfo(found[5]) if found else None
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
             zone = None
-        if found is None or zone is None:
+        if found is None or zone is None or found[5] in _OF_THE_MACHINE:
             raise exception.Invalid(
                 f'Invalid input for window: {text!r} is no time of the day. Give one such as 22:00-06:00 '
                 'Europe/Prague, with the name of a time zone.'
@@ -149,12 +151,18 @@ def why_too_many(
 ) -> str:
     """Return which limit is exceeded while a host is out of service, or '' if none is.
 
+    Hosts whose turn has ended with no failure are not of this maintenance any more: a user has skipped them, or their
+    work is done.
+
     :param out: host -> why it is out of service, of those that this maintenance has not disabled.
     :param groups: host -> its group, of those.
     :param turn: the turn of the host.
     """
+    ended = {one.host for one in with_status(turns, TurnStatus.DONE, TurnStatus.SKIPPED)}
+    turns = [one for one in turns if one.host not in ended]
     mine = {one.host: one.group for one in turns}
-    others = {host: group for host, group in mine.items() if host in out} | dict(groups)
+    others = {host: group for host, group in mine.items() if host in out}
+    others |= {host: group for host, group in groups.items() if host not in ended}
     leaving = {one.host: one.group for one in turns if one.counts} | {turn.host: turn.group}
     of_all = leaving | {host: group for host, group in others.items() if host in mine}
     if len(of_all) > maintenance.parallel:

@@ -120,6 +120,7 @@ def plan(
     worked_on: Sequence[str],
     limits: Limits = Limits(),
     in_order: bool = False,
+    whole: bool = True,
 ) -> Plan:
     """Return the plan of a maintenance.
 
@@ -130,6 +131,7 @@ def plan(
     :param worked_on: the names of the hosts of the maintenance.
     :param in_order: whether they leave service in the order of ``worked_on``. Otherwise the plan chooses an order with
         few moves.
+    :param whole: whether it goes on beyond a host that does not fit.
     :raises ValueError: a host of the maintenance is not among the hosts, or is named twice.
     """
     unknown = sorted({*worked_on} - {one.name for one in hosts})
@@ -156,6 +158,8 @@ def plan(
         unavoidable += len(step.again) if first else len(before)
         steps.append(step)
         out.append(host)
+        if not whole and not step.fits:
+            break
     return Plan(tuple(steps), 1 + unavoidable / concerned if concerned else 1.0)
 
 
@@ -198,10 +202,15 @@ def most_parallel(
 
     :param most: the greatest one to try.
     """
-    for parallel in range(min(most, len(worked_on)), 0, -1):
-        if plan(hosts, guests, worked_on, dataclasses.replace(limits, parallel=parallel)).fits:
-            return parallel
-    return 0
+    # More at a time never fit where fewer do not.
+    least, most = 0, min(most, len(worked_on))
+    while least < most:
+        parallel = least + 1 if least == 0 else (least + most + 1) // 2
+        if plan(hosts, guests, worked_on, dataclasses.replace(limits, parallel=parallel), whole=False).fits:
+            least = parallel
+        else:
+            most = parallel - 1
+    return least
 
 
 def _allowed(fleet: _Fleet, waiting: Sequence[str], out: Iterable[str], limits: Limits) -> list[str]:
@@ -267,10 +276,15 @@ class _Fleet:
 
     def _overflow(self, host: str) -> list[Guest]:
         """Return the guests of a host for which no host has room that is done."""
-        taken: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in self.done}
+        guests = self._largest_first(self.guests[host])
+        # Most of them are full, and are looked at once and not for each guest.
+        classes = {name for guest in guests for name in guest.needs}
+        least = {name: min(guest.needs.get(name, 0) for guest in guests) for name in classes}
+        done = [name for name in self.done if self._has_room(name, least)]
+        taken: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in done}
         left = []
-        for guest in self._largest_first(self.guests[host]):
-            for name in self.done:
+        for guest in guests:
+            for name in done:
                 wanted = {key: amount + taken[name][key] for key, amount in guest.needs.items()}
                 if (guest.only is None or name in guest.only) and self._has_room(name, wanted):
                     taken[name].update(guest.needs)

@@ -16,6 +16,7 @@ from typing import Any
 
 from migrator.drain.engine import Check, Refused
 from migrator.drain.maintenance import limits, plan, returned
+from migrator.drain.maintenance.actions import DECIDE
 from migrator.drain.maintenance.engine import Engine, Fleet, Store
 from migrator.drain.maintenance.turns import (
     GOING_ON,
@@ -34,8 +35,6 @@ from migrator.objects.drain import Direction, Drain, DrainStatus
 
 _S, _T = MaintenanceStatus, TurnStatus
 _CANCELLED = 'The maintenance was cancelled.'
-#: What a user does with a host that has failed.
-_DECIDE = 'Then retry the host, or skip it.'
 #: The greatest number of guests or hosts that a reason names.
 _NAMED = 10
 
@@ -134,7 +133,7 @@ class _Run:
                 self._change(turn, reason=why)
         for turn in returning:
             self._look_at_return(turn)
-        for turn in self._with(_T.FAILED, _T.SKIPPED):
+        for turn in self._with(_T.FAILED, _T.SKIPPED, _T.WAITING):
             report = self._reports.get(turn.host)
             if turn.is_out and (report is None or not report.disabled):
                 self._change(turn, is_out=False)
@@ -164,7 +163,7 @@ class _Run:
                 self._change(turn, status=_T.READY.value, reason=None, ready_at=self._now)
             else:
                 why = (drain.message or f'Its drain is {drain.status}.').removesuffix(self._engine.again).rstrip()
-                self._finish(turn, _T.FAILED, f'{why} Clear what is left. {_DECIDE}')
+                self._finish(turn, _T.FAILED, f'{why} Clear what is left. {DECIDE}')
 
     def _look_at_ready(self, turn: Turn) -> None:
         """Say why the work at a host that is ready cannot begin now. After the deadline it is used again."""
@@ -175,7 +174,8 @@ class _Run:
             self._will(is_late=True)
             return
         if report is not None and not report.disabled:
-            why = f'{turn.host} was enabled meanwhile, and gets guests. Disable it, or skip it.'
+            why = f'{turn.host} was enabled meanwhile. Disable it, or skip it.'
+        why = why or _why_not_beside_others(self._engine, self.maintenance, list(self._turns.values()), turn)
         self._fail_if_dead(turn, why or None)
 
     def _fail_if_dead(self, turn: Turn, why_not: str | None = None) -> None:
@@ -191,10 +191,10 @@ class _Run:
             return
         if report is not None and report.forced_down:
             guests = f' {self._engine.when_dead(turn.host)}' if turn.status == _T.DRAINING else ''
-            why = f'{turn.host} was declared down before its work.{guests} {_DECIDE}'
+            why = f'{turn.host} was declared down before its work.{guests} {DECIDE}'
         elif self._passed(turn.seen_at, self.maintenance.return_timeout):
             span = times.span(self.maintenance.return_timeout)
-            why = f'{turn.host} did not report for {span}, and its work had not begun. Start it. {_DECIDE}'
+            why = f'{turn.host} did not report for {span}, and its work had not begun. Start it. {DECIDE}'
         else:
             self._change(turn, reason=f'{turn.host} does not report. Start its compute service.')
             return
@@ -264,7 +264,7 @@ class _Run:
         is_given_up = not is_forced and verdict.settles_from is None
         if is_given_up and self._passed(since, self.maintenance.return_timeout):
             span = times.span(self.maintenance.return_timeout)
-            self._finish(turn, _T.FAILED, f'{reason} That was so for {span}, and it stays disabled. {_DECIDE}')
+            self._finish(turn, _T.FAILED, f'{reason} That was so for {span}, and it stays disabled. {DECIDE}')
         else:
             if is_forced and (turn.waits_since is None or self._passed(turn.waits_since, down_time)):
                 turn = self._change(turn, waits_since=self._now)
@@ -403,7 +403,7 @@ class _Run:
             self._will(waits_for=why, no_room_since=None)
             return False
         if patience is not None and self._passed(self.maintenance.no_room_since, patience):
-            reason = f'{why} No host could leave service for {times.span(patience)}. Free room. {_DECIDE}'
+            reason = f'{why} No host could leave service for {times.span(patience)}. Free room. {DECIDE}'
             self._finish(self._turns[step.host], _T.FAILED, reason)
             self._will(no_room_since=None)
             self._commit()
@@ -416,7 +416,7 @@ class _Run:
         try:
             self._engine.start(self.maintenance, turn)
         except Refused as error:
-            self._finish(turn, _T.FAILED, f'{str(error).strip()} {_DECIDE}')
+            self._finish(turn, _T.FAILED, f'{str(error).strip()} {DECIDE}')
             self._commit()
 
     # --- the end -----------------------------------------------------------------------------------------------------
@@ -433,6 +433,15 @@ class _Run:
             message = f'{len(done)} of {base.count(len(turns), "host")} done.{_names(failed)}'
             self._will(status=status.value, message=message, waits_for=None, ended_at=self._now, paused=False)
         self._commit()
+
+
+def _why_not_beside_others(engine: Engine, maintenance: Maintenance, turns: Sequence[Turn], turn: Turn) -> str:
+    """Return what of other hosts keeps the work at one that is ready from beginning; '': nothing does."""
+    fleet = engine.fleet(maintenance)
+    why = limits.why_too_many(maintenance, turns, fleet.out, fleet.groups, turn)
+    if not why and fleet.trouble and not maintenance.despite_trouble:
+        why = fleet.trouble[0]
+    return f'Its work cannot begin yet. {why}' if why else ''
 
 
 def is_empty(checks: Sequence[Check]) -> bool:

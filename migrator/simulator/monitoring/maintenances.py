@@ -98,7 +98,7 @@ class Maintenances:
         out = collections.Counter(
             maintenance
             for (maintenance, host), turn in self._turns.items()
-            if turn.is_out and reasons.get(host, '').startswith('drain ')
+            if turn.is_out and turn.status != TurnStatus.SKIPPED and reasons.get(host, '').startswith('drain ')
         )
         for row in self._cloud.backend.tables.read('maintenances') if out else ():
             if out[row.uuid] > row.parallel:

@@ -47,10 +47,13 @@ def test_host_has_one_maintenance_at_a_time(store):
         store.get('m2')
     store.write(first, {'status': 'incomplete', 'ended_at': store.now()}, [], [('status', {})])
     accept(store, 'm2', 'c', 'b')
-    ended = store.get('m1')
+    ended, turns = store.get('m1'), {turn.host: turn for turn in store.read_turns('m1')}
     with pytest.raises(errors.HostInMaintenance, match='Host b is in maintenance m2'):
-        store.write(ended, {'status': 'running', 'ended_at': None}, [], [('status', {})])
+        store.write(ended, {'status': 'running', 'ended_at': None}, [turns['b']], [('status', {})])
     assert (store.get('m1'), store.holders(['a', 'b', 'c'])) == (ended, {'b': 'm2', 'c': 'm2'})
+    # Only the host that goes on has to be free.
+    store.write(ended, {'status': 'running', 'ended_at': None}, [turns['a']], [('status', {})])
+    assert store.holders(['a', 'b', 'c']) == {'a': 'm1', 'b': 'm2', 'c': 'm2'}
 
 
 def test_host_that_is_drained_gets_no_maintenance_and_one_in_a_maintenance_no_drain(scene, store):

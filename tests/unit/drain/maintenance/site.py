@@ -324,7 +324,10 @@ class Watch:
         machines = self._site.machines
         out = {name for name, one in machines.items() if one.disabled_by is not None or not self._site.is_up(one)}
         out |= {turn.host}
-        mine = out & {one.host for one in self._site.store.read_turns(maintenance.uuid)}
+        turns = self._site.store.read_turns(maintenance.uuid)
+        ended = {one.host for one in with_status(turns, TurnStatus.DONE, TurnStatus.SKIPPED)}
+        out -= ended
+        mine = out & {one.host for one in turns}
         if len(mine) > maintenance.parallel:
             self.wrong.append(f'more than {maintenance.parallel} out of service: {sorted(mine)}')
         group = machines[turn.host].group

@@ -101,8 +101,50 @@ def test_host_is_claimed_once_and_its_claim_stands_in_the_refusal():
         with pytest.raises(errors.InvalidTurn, match=f'ada has the claim {claim}. Name it only if that work has ended'):
             night.done(wrong)
     assert night.done(claim).status == 'returning'
+    assert night.done(claim).status == 'returning'  # as if the reply had been lost
     with pytest.raises(errors.InvalidTurn, match='no work is in progress there'):
-        night.done(claim)
+        night.done(claim, 'host2')
+
+
+def test_host_that_is_not_expected_back_is_given_up():
+    night = Night().until_ready()
+    claim = night.begin()
+    night.done(claim)
+    with pytest.raises(errors.InvalidTurn, match='report that with fail'):
+        night.skip('host1')
+    assert night.fail(claim).reason == 'It was given up: no package. Mend it. Then retry the host, or skip it.'
+    assert night.fail(claim).status == 'failed'
+    assert night.site.machines['host1'].disabled_by is not None
+
+
+@pytest.mark.parametrize('parallel', [1, 2])
+def test_host_that_was_skipped_does_not_count_any_more(parallel):
+    night = Night(parallel=parallel).until_ready()
+    night.fail(night.begin())
+    night.go_on()
+    night.change('resume')
+    assert (night.go_on()['host2'] == 'waiting') == (parallel == 1)
+    night.skip('host1', None, True)
+    night.until_ready('host2')
+    with pytest.raises(errors.InvalidTurn, match='only a host that has failed can stay disabled'):
+        night.skip('host2', None, True)
+
+
+def test_nothing_is_changed_once_it_was_cancelled():
+    night = Night().until_ready()
+    night.begin()
+    first = night.change('cancel')
+    assert night.change('cancel') == first
+    for action in ('pause', 'resume'):
+        with pytest.raises(errors.InvalidTurn, match='it was cancelled'):
+            night.change(action)
+
+
+def test_host_that_is_ready_says_which_other_host_keeps_its_work_from_beginning():
+    night = Night().until_ready()
+    night.site.machines['host2'].runs = False
+    night.go_on(100)
+    assert night.turn('host1').reason.startswith('Its work cannot begin yet. At most 1 may be out of service: host2')
 
 
 @pytest.mark.parametrize(
@@ -129,7 +171,7 @@ def test_host_that_an_operator_has_enabled_is_not_worked_on_and_says_so():
     night = Night().until_ready()
     night.site.machines['host1'].disabled_by = None
     night.go_on()
-    assert night.turn('host1').reason == 'host1 was enabled meanwhile, and gets guests. Disable it, or skip it.'
+    assert night.turn('host1').reason == 'host1 was enabled meanwhile. Disable it, or skip it.'
     with pytest.raises(errors.InvalidTurn, match=r'host1 was enabled meanwhile\. Disable it'):
         night.begin()
     night.site.machines['host1'].disabled_by = 'ada'
@@ -192,7 +234,7 @@ def test_host_that_is_forced_down_while_it_returns_is_named_and_does_not_fail():
 def test_failed_host_that_an_operator_enables_is_out_of_service_no_more():
     night = Night().until_ready()
     night.fail(night.begin())
-    assert night.turn('host1').reason == 'Its work has failed: no package'
+    assert night.turn('host1').reason == 'Its work has failed: no package. Mend it. Then retry the host, or skip it.'
     night.site.machines['host1'].disabled_by = None
     night.go_on()
     night.change('resume')
@@ -214,8 +256,9 @@ def test_maintenance_that_has_ended_with_failures_goes_on_with_a_retry():
     night.fail(night.begin())
     night.go_on()
     assert (night.row.status, night.row.message) == (
-        'incomplete', '0 of 1 host done. Failed: host1: Its work has failed: no package',
-    )  # fmt: skip
+        'incomplete',
+        '0 of 1 host done. Failed: host1: Its work has failed: no package. Mend it. Then retry the host, or skip it.',
+    )
     night.retry('host1')
     assert night.row.status == 'running'
     assert night.work('host1') == {'host1': 'done'}
