@@ -551,6 +551,7 @@ PATHS = (
     Path('drain', drains.drain, (_S.COMPLETED, _S.COMPLETED)),
     Path('drain cancelled', drains.drain_cancelled, (_S.CANCELLED, _S.CANCELLED)),
     Path('drain fails', drains.drain_fails, (_S.FAILED, _S.FAILED)),
+    Path('drain in a maintenance', drains.maintenance, (_S.COMPLETED,), options={'conductor.sweep_interval': 5}),
     Path('drain with a stopped guest', drains.drain_with_a_stopped_guest, (_S.CONFIRMED,)),
     Path('evacuation', evacuation, (_S.COMPLETED,)),
     Path('evacuated while running', evacuated_while_running, (_S.COMPLETED,)),

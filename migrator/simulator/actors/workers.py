@@ -27,10 +27,11 @@ _TROUBLE = 4
 def maintain(operator: Operator, _host: str, wanted: Mapping[str, Any]) -> None:
     """Request a maintenance, and have two users work at its hosts until the run is over.
 
-    :param wanted: its fields, its ``hosts``, and the seconds until it is to ``cancel``. The deadline is in seconds too.
+    :param wanted: its fields, its ``hosts``, the seconds until it is to ``cancel``, and whether it is ``calm``: no work
+        fails. The deadline is in seconds too.
     """
     cloud = operator.cloud
-    settings = {name: value for name, value in wanted.items() if name not in ('hosts', 'cancel')}
+    settings = {name: value for name, value in wanted.items() if name not in ('hosts', 'cancel', 'calm')}
     now = cloud.database.maintenances.now()
     if settings['deadline'] is not None:
         settings['deadline'] = now + datetime.timedelta(seconds=settings['deadline'])
@@ -39,7 +40,7 @@ def maintain(operator: Operator, _host: str, wanted: Mapping[str, Any]) -> None:
     # It is requested like an embedding service would, without a fault in between.
     cloud.database.maintenances.accept(maintenance, turns)
     for by in ('ada', 'bob'):
-        worker = _Worker(operator, maintenance, by)
+        worker = _Worker(operator, maintenance, by, _TROUBLE if wanted.get('calm') else 0)
         operator.repeat(worker.look, f'{by}, who works')
     if wanted['cancel'] is not None:
 
@@ -53,12 +54,12 @@ def maintain(operator: Operator, _host: str, wanted: Mapping[str, Any]) -> None:
 class _Worker:
     """One of the users."""
 
-    def __init__(self, operator: Operator, maintenance: Maintenance, by: str) -> None:
+    def __init__(self, operator: Operator, maintenance: Maintenance, by: str, works: int) -> None:
         self._operator = operator
         self._store = operator.cloud.database.maintenances
         self._maintenance = maintenance
         self._by = by
-        self._works = 0
+        self._works = works
         self._dice = random.Random(f'{maintenance.uuid} {by}')  # noqa: S311 -- a run must be repeatable, and not secret
 
     def look(self) -> float:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The paths of drains; see :class:`migrator.simulator.paths.Path`."""
+"""The paths of drains and of a maintenance; see :class:`migrator.simulator.paths.Path`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from migrator.objects import MigrationStatus
-from migrator.simulator.actors import deeds
+from migrator.simulator.actors import deeds, workers
 from migrator.simulator.actors.operator import Operator
 
 
@@ -49,3 +49,24 @@ def drain_with_a_stopped_guest(operator: Operator, begin: Callable[[], None]) ->
     begin()
     deeds.drain(operator, 'host1', {'include_stopped': True})
     operator.user.until(lambda: not operator.open_drains())
+
+
+def maintenance(operator: Operator, begin: Callable[[], None]) -> None:
+    """Have two users work at a host with a guest, whose compute service is started anew."""
+    operator.cloud.boot('one', 'host1')
+    begin()
+    workers.maintain(operator, 'host1', _MAINTENANCE)
+    store = operator.cloud.database.maintenances
+    operator.user.until(lambda: not store.list(in_progress=True), within=400.0)
+
+
+_MAINTENANCE = {
+    'hosts': ['host1'],
+    'returned_by': 'restart',
+    'max_failures': 9,
+    'return_timeout': 240.0,
+    'work_timeout': 60.0,
+    'deadline': None,
+    'cancel': None,
+    'calm': True,
+}
