@@ -339,7 +339,10 @@ class Nova(Requests):
 
     def actions(self, uuid: str, limit: int = 10) -> list[Action]:
         """Return the newest actions on a guest, the newest first, also on one that Nova remembers as deleted."""
-        found = self._read_or_none(f'/servers/{uuid}/os-instance-actions', {'limit': str(limit)})
+        path = f'/servers/{uuid}/os-instance-actions'
+        found = self._read_or_none(path, {'limit': str(limit)})
+        if found is not None and not isinstance(found.get('instanceActions'), list):
+            raise errors.NovaUnreachable(reason=f'the server that answered GET {path} is not Nova')
         return [resources.action_of(one) for one in (found or {}).get('instanceActions', [])]
 
     def events(self, uuid: str, request_id: str) -> list[ActionEvent]:

@@ -131,8 +131,7 @@ def holders(placement: PlacementClient, nodes: Iterable[str]) -> set[str]:
     left = set()
     for node in nodes:
         for provider in placement.read(f'/resource_providers?in_tree={node}')['resource_providers']:
-            found = placement.read_or_none(f'/resource_providers/{provider["uuid"]}/allocations') or {}
-            left |= {*found.get('allocations', {})}
+            left |= placement.holders(provider['uuid'])
     return left
 
 

@@ -198,6 +198,20 @@ class PlacementClient:
             raise exception.PlacementUnreachable(reason=_not_placement(url, response.status_code))
         return document
 
+    def holders(self, provider: str) -> set[str]:
+        """Return the consumers of a resource provider; none if Placement does not have it.
+
+        :raises PlacementUnreachable: the server is not Placement; otherwise as :meth:`request`.
+        """
+        url = f'/resource_providers/{provider}/allocations'
+        found = self.read_or_none(url)
+        if found is None:
+            return set()
+        if not isinstance(found.get('allocations'), dict):
+            # Without this check a reply of another server would say that nothing is left.
+            raise exception.PlacementUnreachable(reason=_not_placement(url, 200))
+        return {*found['allocations']}
+
 
 def numbers(version: str) -> tuple[int, int]:
     """Return the numbers of a microversion, which can be compared."""

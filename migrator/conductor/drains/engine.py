@@ -266,12 +266,11 @@ class ConductorEngine:
         return {one.uuid: one.name for one in found}
 
     def _allocations(self, host: str) -> list[str]:
-        left = []
+        left = set[str]()
         for node in self._tools.database.services.list_nodes(host=host):
             for provider in [node.uuid, *(one.uuid for one in node.providers if one.uuid != node.uuid)]:
-                found = self._tools.placement.read_or_none(f'/resource_providers/{provider}/allocations')
-                left += (found or {}).get('allocations', {})
-        return self._named(sorted(set(left)))
+                left |= self._tools.placement.holders(provider)
+        return self._named(sorted(left))
 
     def _named(self, consumers: Sequence[str]) -> list[str]:
         """Return consumers by the names of their guests."""

@@ -222,6 +222,12 @@ def test_a_server_that_is_not_placement_is_unreachable(status, body):
         placement.PlacementClient(Canned(status, body)).read('/allocations/x')
 
 
+@pytest.mark.parametrize('body', [b'{"planned": 1}', b'{"allocations": null}'])
+def test_a_reply_without_allocations_does_not_say_that_nothing_is_held(body):
+    with pytest.raises(exception.PlacementUnreachable, match='not Placement'):
+        placement.PlacementClient(Canned(200, body)).holders('x')
+
+
 def test_the_error_of_an_old_placement_names_the_needed_microversion():
     with pytest.raises(exception.PlacementRefused, match=r'1\.39'):
         placement.PlacementClient(Canned(406, refusal(406, None))).get('/')
