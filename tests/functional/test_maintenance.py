@@ -300,3 +300,30 @@ def test_restore_of_a_host_in_a_maintenance_is_only_the_maintenances_own(cloud):
     rounds.until(host1='ready')
     drain = rounds.show()['hosts'][0]['drain']
     refused(cloud.request('POST', f'{DRAINS}/{drain}/action', {'restore': None}), 409, f'maintenance {rounds.uuid}')
+
+
+def test_host_with_a_locked_guest_fails_before_the_others_leave(cloud):
+    locked, free = (cloud.boot(name, 'host1') for name in ('locked', 'free'))
+    cloud.request('POST', f'/servers/{locked.uuid}/action', {'lock': None})
+    rounds = Rounds(cloud, 'host1')
+    rounds.until(host1='failed')
+    assert f'locked ({locked.uuid}): It is locked by' in rounds.show()['hosts'][0]['reason']
+    assert f'openstack server unlock {locked.uuid}' in rounds.show()['hosts'][0]['reason']
+    assert (is_disabled(cloud, 'host1'), host_of(cloud, free)) == (False, 'host1')
+    cloud.request('POST', f'/servers/{locked.uuid}/action', {'unlock': None})
+    requested(rounds.act('retry', host='host1'))
+    requested(rounds.act('resume'), 202)
+    rounds.until(host1='ready')
+
+
+def test_device_that_was_reported_before_is_asked_for_again_before_its_host_fails(cloud):
+    guest = cloud.boot('device', 'host1')
+    cloud.world.hypervisors['host1'].guests[guest.uuid].immovable = 'it has a device of its host'
+    cloud.simulation.run_until(lambda: cloud.database.definitions.reported([guest.uuid]).get(guest.uuid), timeout=300)
+    rounds = Rounds(cloud, 'host1', max_failures=1)
+    rounds.until(host1='failed')
+    assert 'It cannot be moved live: it has a device of its host.' in rounds.show()['hosts'][0]['reason']
+    assert not is_disabled(cloud, 'host1')
+    cloud.world.hypervisors['host1'].guests[guest.uuid].immovable = ''
+    requested(rounds.act('retry', host='host1'))
+    rounds.until(host1='ready')

@@ -7,9 +7,12 @@ from __future__ import annotations
 import collections
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from migrator import context, exception
+from migrator.conductor.drains import plan
 from migrator.conductor.migration.context import Tools
+from migrator.drain import engine
 from migrator.drain.engine import AGAIN, Check, Engine, Obstacle, ObstacleKind, Refused
 from migrator.drain.maintenance import errors
 from migrator.drain.maintenance.engine import Fleet
@@ -17,7 +20,7 @@ from migrator.drain.maintenance.plan import Guest, Host
 from migrator.drain.maintenance.returned import Report
 from migrator.drain.maintenance.turns import Guests, Maintenance, Stopped, Turn
 from migrator.drain.request import moved
-from migrator.objects import COMPUTE_BINARY, STOPPED, ComputeNode, MigrationType, Service, protocol
+from migrator.objects import COMPUTE_BINARY, STOPPED, ComputeNode, MigrationType, Service, base, protocol
 from migrator.objects.drain import Drain, Member
 from migrator.objects.request import Request
 
@@ -130,6 +133,39 @@ class MaintenanceEngine:
             return [f'not known, because host {host} did not list them: {exception.message_of(error)}']
         off = (protocol.GuestState.ABSENT, protocol.GuestState.SHUTDOWN)
         return [f'{one.instance_uuid} ({one.state})' for one in found if one.state not in off]
+
+    def obstacles(self, maintenance: Maintenance, turn: Turn) -> list[tuple[engine.Guest, Obstacle]]:
+        """Return the guests of a host that have something in the way, but for those that may stay shut off."""
+        found = plan.immovable(self._tools.database, self.drain_of(maintenance, turn))
+        if maintenance.stopped != Stopped.STAY:
+            return found
+        off = {one.uuid for one in self._tools.database.instances.list({'host': turn.host, 'vm_state': STOPPED})}
+        return [(guest, obstacle) for guest, obstacle in found if guest.uuid not in off]
+
+    def immovable(self, maintenance: Maintenance, turn: Turn) -> list[str]:
+        """Return what is known now of the guests that the drain of a host would leave, each as a sentence."""
+        found = self.obstacles(maintenance, turn)
+        reported = [guest.uuid for guest, obstacle in found if obstacle.kind == ObstacleKind.IMMOVABLE]
+        still = self._still_immovable(turn.host, reported) if reported else {}
+        stay = []
+        for guest, obstacle in found:
+            why, remedy = obstacle.reason, f' {obstacle.remedy}' if obstacle.remedy else ''
+            if obstacle.kind == ObstacleKind.IMMOVABLE:
+                now = still.get(guest.uuid, {}).get('unstartable' if guest.is_cold else 'immovable')
+                if not now:
+                    continue
+                why, remedy = f'It cannot be moved {"cold" if guest.is_cold else "live"}: {now}.', ''
+            elif obstacle.kind not in (ObstacleKind.STATE, ObstacleKind.LOCKED):
+                continue
+            stay.append(f'{base.printable(guest.name)} ({guest.uuid}): {why}{remedy}')
+        return stay
+
+    def _still_immovable(self, host: str, guests: list[str]) -> Mapping[str, Mapping[str, Any]]:
+        """Return what a host reports now of some guests. What the database has may be an hour old."""
+        try:
+            return self._tools.hosts.api.get_definitions(context.admin_context(), host, guests, _TIMEOUT)
+        except (exception.ServiceUnreachable, exception.RemoteError):
+            return {}
 
     # --- what is done ------------------------------------------------------------------------------------------------
 

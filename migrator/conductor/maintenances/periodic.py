@@ -10,14 +10,13 @@ from typing import Any
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.conductor.drains.plan import immovable
 from migrator.conductor.maintenances.engine import MaintenanceEngine
 from migrator.conductor.migration.context import Tools
 from migrator.db.sql.due import Due
 from migrator.drain.engine import Engine
 from migrator.drain.maintenance import document, errors, run
-from migrator.drain.maintenance.turns import Maintenance, Stopped, Turn
-from migrator.objects import STOPPED, base
+from migrator.drain.maintenance.turns import Maintenance, Turn
+from migrator.objects import base
 from migrator.objects.drain import LONGEST_ERROR
 
 LOG = logging.getLogger(__name__)
@@ -77,13 +76,10 @@ class Maintenances:
 
     def plan(self, maintenance: Maintenance, turns: Sequence[Turn]) -> dict[str, Any]:
         """Return the plan of a maintenance that was not requested yet, as JSON."""
-        hosts = [turn.host for turn in turns]
-        off = {one.uuid for one in self._tools.database.instances.list({'host': hosts, 'vm_state': STOPPED})}
         left = [
             document.Immovable(guest.uuid, guest.name, turn.host, obstacle.reason, obstacle.remedy)
             for turn in turns
-            for guest, obstacle in immovable(self._tools.database, self.engine.drain_of(maintenance, turn))
-            if maintenance.stopped != Stopped.STAY or guest.uuid not in off
+            for guest, obstacle in self.engine.obstacles(maintenance, turn)
         ]
         return document.planned(self.engine, maintenance, turns, left, self.store.now())
 

@@ -64,6 +64,12 @@ class Engine(Protocol):
     def guests(self, maintenance: Maintenance) -> Sequence[Guest]:
         """Return the guests of all hosts. There may be very many."""
 
+    def immovable(self, maintenance: Maintenance, turn: Turn) -> Sequence[str]:
+        """Return what is known now of the guests that the drain of a host would leave, each as a sentence.
+
+        What is not certain is left out: the drain finds out.
+        """
+
     def start(self, maintenance: Maintenance, turn: Turn) -> None:
         """Request the drain that ``turn.drain`` identifies. A repeated call requests it once.
 

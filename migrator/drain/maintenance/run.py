@@ -208,9 +208,11 @@ class _Run:
             self._look_at_restore(turn)
             return
         if turn.was_worked_on:
-            settle, gap = self._settle, self._engine.down_time
+            gap, settle = self._engine.down_time, self.maintenance.settle
             report = self._reports.get(turn.host)
-            verdict = returned.judge(turn, report, self.maintenance.returned_by, settle, gap)
+            verdict = returned.judge(
+                turn, report, self.maintenance.returned_by, 2 * gap if settle is None else settle, gap
+            )
             if not verdict.is_back:
                 self._wait_for_return(turn, verdict)
                 return
@@ -249,11 +251,6 @@ class _Run:
                 f'{reason or "Its guests are back."} It is disabled for another reason. Enable it once that is over.'
             )
         self._finish(turn, _T.DONE if turn.was_worked_on else _T.SKIPPED, reason)
-
-    @property
-    def _settle(self) -> float:
-        settle = self.maintenance.settle
-        return 2 * self._engine.down_time if settle is None else settle
 
     def _wait_for_return(self, turn: Turn, verdict: returned.Verdict) -> None:
         report = self._reports.get(turn.host)
@@ -345,6 +342,8 @@ class _Run:
             why = f'{twice} of {step.host} would move twice. The next host to be done takes guests: {busy[0]}.'
             self._will(waits_for=why, no_room_since=None)
             return False
+        if stay := self._engine.immovable(self.maintenance, self._turns[step.host]):
+            return self._fail_before(self._turns[step.host], stay)
         turn = self._change(
             self._turns[step.host],
             status=_T.DRAINING.value,
@@ -411,6 +410,15 @@ class _Run:
             return not self.maintenance.paused
         self._will(waits_for=why, no_room_since=self.maintenance.no_room_since or self._now)
         return False
+
+    def _fail_before(self, turn: Turn, stay: Sequence[str]) -> bool:
+        """Fail a host of which guests cannot move, before any of them does, and return whether to go on."""
+        more = f' And {len(stay) - _NAMED} more.' if len(stay) > _NAMED else ''
+        why = f'{base.count(len(stay), "guest")} cannot move. {" ".join(stay[:_NAMED])}{more} {DECIDE}'
+        self._finish(turn, _T.FAILED, why)
+        self._commit()
+        self.pause_after_failures()
+        return not self.maintenance.paused
 
     def _start(self, turn: Turn) -> None:
         try:

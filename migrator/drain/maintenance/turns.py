@@ -103,7 +103,7 @@ LEGAL_TURN_MOVES: dict[tuple[TurnStatus, TurnStatus], str] = {
     (_T.WAITING, _T.DRAINING): 'it is its turn, and the limits allow it',
     (_T.WAITING, _T.RETURNING): 'it is left out, and is out of service since an earlier try',
     (_T.WAITING, _T.SKIPPED): 'a user skips it, the maintenance was cancelled, or it would end after the deadline',
-    (_T.WAITING, _T.FAILED): 'the other hosts have had no room for its guests',
+    (_T.WAITING, _T.FAILED): 'its guests cannot move, or the other hosts have had no room for them',
     (_T.DRAINING, _T.READY): 'its drain has ended, and it is empty',
     (_T.DRAINING, _T.RETURNING): 'the maintenance was cancelled',
     (_T.DRAINING, _T.FAILED): 'its drain has left something, or the host has died',

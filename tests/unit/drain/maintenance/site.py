@@ -85,6 +85,8 @@ class Site:
         self.trouble = []
         #: guests that no drain can move
         self.stuck = set()
+        #: those of which it is known before
+        self.known_stuck = set()
         self.stopped = set()
 
     # --- what goes on ------------------------------------------------------------------------------------------------
@@ -189,6 +191,9 @@ class Site:
 
     def guests(self, _maintenance):
         return [Guest(uuid, host, {'SIZE': size}) for uuid, (host, size) in sorted(self.where.items())]
+
+    def immovable(self, _maintenance, turn):
+        return [f'{guest}: It has a device.' for guest in self.on(turn.host) if guest in self.known_stuck]
 
     def start(self, maintenance, turn):
         self.on_call('start')

@@ -106,47 +106,6 @@ def test_host_is_claimed_once_and_its_claim_stands_in_the_refusal():
         night.done(claim, 'host2')
 
 
-def test_host_that_is_not_expected_back_is_given_up():
-    night = Night().until_ready()
-    claim = night.begin()
-    night.done(claim)
-    with pytest.raises(errors.InvalidTurn, match='report that with fail'):
-        night.skip('host1')
-    assert night.fail(claim).reason == 'It was given up: no package. Mend it. Then retry the host, or skip it.'
-    assert night.fail(claim).status == 'failed'
-    assert night.site.machines['host1'].disabled_by is not None
-
-
-@pytest.mark.parametrize('parallel', [1, 2])
-def test_host_that_was_skipped_does_not_count_any_more(parallel):
-    night = Night(parallel=parallel).until_ready()
-    night.fail(night.begin())
-    night.go_on()
-    night.change('resume')
-    assert (night.go_on()['host2'] == 'waiting') == (parallel == 1)
-    night.skip('host1', None, True)
-    night.until_ready('host2')
-    with pytest.raises(errors.InvalidTurn, match='only a host that has failed can stay disabled'):
-        night.skip('host2', None, True)
-
-
-def test_nothing_is_changed_once_it_was_cancelled():
-    night = Night().until_ready()
-    night.begin()
-    first = night.change('cancel')
-    assert night.change('cancel') == first
-    for action in ('pause', 'resume'):
-        with pytest.raises(errors.InvalidTurn, match='it was cancelled'):
-            night.change(action)
-
-
-def test_host_that_is_ready_says_which_other_host_keeps_its_work_from_beginning():
-    night = Night().until_ready()
-    night.site.machines['host2'].runs = False
-    night.go_on(100)
-    assert night.turn('host1').reason.startswith('Its work cannot begin yet. At most 1 may be out of service: host2')
-
-
 @pytest.mark.parametrize(
     ('change', 'why'),
     [
