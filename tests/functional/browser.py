@@ -85,7 +85,14 @@ class Browser:
 
     def press(self, selector: str) -> None:
         """Press an element by its keyboard, as a user without a mouse does."""
-        self.driver.find_element('css selector', selector).send_keys('\n')
+        from selenium.common.exceptions import StaleElementReferenceException
+
+        while True:
+            try:
+                self.driver.find_element('css selector', selector).send_keys('\n')
+            except StaleElementReferenceException:
+                continue  # the page was drawn anew in between, and nothing was pressed
+            return
 
     def use_colours(self, scheme: str) -> None:
         """Prefer a colour scheme: ``light`` or ``dark``."""

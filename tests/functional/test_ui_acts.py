@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from migrator.db import models
 from migrator.db.sql import columns, drain_rows
+from migrator.drain.maintenance.turns import Maintenance, Turn
 from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION
 from migrator.objects.difference import Difference
 from migrator.objects.drain import Drain, Member
@@ -228,7 +229,8 @@ def test_markup_in_any_name_runs_nothing(site, page):
     page.press('#guests-acts button[aria-label^="Retry"]')
     page.wait(lambda: MARKUP in page.text('#question-title'))
     page.press('#question-yes')
-    page.wait(lambda: page.text('#question-said'))
+    # What it says is shown for a moment only, if the request is accepted.
+    page.wait(lambda: page.text('#question-said') or not page.text('#question'))
     for selector in (
         '#trouble-list',
         '#drain-rows',
@@ -301,6 +303,9 @@ def need_everything(site):
     drain('host6', 'running', members, paused=True, **away)
     drain('host5', 'incomplete', checks=[{'what': 'guests in the database', 'left': ['vm-4']}])
     drain('host7', 'completed')
+    # One that a user has paused, that waits for a service, and whose host has failed.
+    maintenance = Maintenance(uuid=str(uuid.uuid4()), paused=True, **away)
+    database.maintenances.accept(maintenance, [Turn(host='host8', status='failed', reason='Its work has failed.')])
     moved = Difference(instance_uuid=others[2].uuid, name='db-1', host='host1', kind='moved', seen={'host8': 'running'})
     database.differences.replace([moved])
     with database.engine.writer() as session:
@@ -334,7 +339,8 @@ def test_each_kind_of_line_is_shown_and_has_its_commands(site, page, scheme, wid
         return [...document.querySelectorAll('#trouble-list > li')].filter((one) => !one.querySelector('code'))
             .map((one) => one.dataset.key)
     """)
-    assert bare == []
+    # There are no commands for maintenances yet.
+    assert {key.partition(' ')[0] for key in bare} == {kind.value for kind in Attention if 'maintenance' in kind}
     assert page.run('return document.documentElement.scrollWidth') <= width
     if os.environ.get('MIGRATOR_SCREENSHOTS') and width == 1280:
         page.keep_picture('#trouble', f'attention-{scheme}')
