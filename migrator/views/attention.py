@@ -177,7 +177,7 @@ def _all(database: Database, lease: float) -> Iterator[dict[str, Any]]:
         in_maintenance={
             turn.host
             for one, turn in held
-            if turn.is_out and (not one.ended or _has_disabled(turn, services.get(turn.host)))
+            if turn.is_out and (not one.ended or _has_disabled(one, turn, services.get(turn.host)))
         },
         elsewhere={(one.instance_uuid, one.host) for one in differing if one.seen.keys() - {one.host}},
         names={one.uuid: one.name for one in database.instances.list({'uuid': uuids})} if uuids else {},
@@ -392,7 +392,7 @@ def _of_maintenances(held: Sequence[tuple[Maintenance, Turn]], seen: _Seen) -> I
         title, since = f'Failed: {turn.host}, in a maintenance', turn.ended_at
         if turn.status == TurnStatus.WORKING and has_lapsed(one, turn, seen.now):
             title, since = f'Lapsed: the work at {turn.host}, in a maintenance', turn.claimed_at
-        elif turn.status != TurnStatus.FAILED or (one.ended and not _has_disabled(turn, service)):
+        elif turn.status != TurnStatus.FAILED or (one.ended and not _has_disabled(one, turn, service)):
             continue
         elif one.ended and turn.host in going_on:
             continue  # another one has it now
@@ -403,10 +403,12 @@ def _of_maintenances(held: Sequence[tuple[Maintenance, Turn]], seen: _Seen) -> I
         )  # fmt: skip
 
 
-def _has_disabled(turn: Turn, service: Service | None) -> bool:
-    """Return whether a host is still disabled by a drain of its turn."""
-    reason = (service.disabled_reason or '') if service is not None and service.disabled else ''
-    return any(reason.startswith(f'drain {drain}') for drain in (turn.drain, turn.last_drain) if drain)
+def _has_disabled(one: Maintenance, turn: Turn, service: Service | None) -> bool:
+    """Return whether a host is still disabled by a drain of its turn, as :func:`_of_ended` for a drain."""
+    if service is None or not service.disabled:
+        return False
+    drains = [Drain(uuid=uuid, host=turn.host, reason=one.reason) for uuid in (turn.drain, turn.last_drain) if uuid]
+    return service.disabled_reason in [disabled_reason(drain) for drain in drains]
 
 
 def _of_member(drain: Drain, member: Member, seen: _Seen) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import requests
 from tests.real.cloud import ProcessCloud
 from tests.real.site import Shape, Site
 from tests.real.test_kills import Killer
+from tests.real.users import LOOK
 
 HOSTS = [f'host{number}' for number in range(1, 7)]
 GUESTS, MEMORY, LINK = 18, 256, 256
@@ -94,7 +95,7 @@ class Worker:
                 status, found = self._ask('GET')
                 if status == 200 and self._act(found['maintenance']):
                     return
-                time.sleep(0.5)
+                time.sleep(LOOK)
             self.wrong.append(f'{self.name} has waited for too long: {found}')
         except Exception as error:  # noqa: BLE001 -- the test shows it
             self.wrong.append(repr(error))

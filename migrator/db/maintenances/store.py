@@ -268,6 +268,11 @@ class Maintenances:
         new = maintenance.replace(**values)
         try:
             with self._engine.writer() as session:
+                # The hosts of its other turns may be in another maintenance by now.
+                again = [turn.host for turn in turns if not turn.ended] if maintenance.ended and not new.ended else []
+                if again:
+                    # First of all, since a drain locks the service before the turn.
+                    self._refuse_drained(session, again)
                 change = sa.update(_T).where(_T.c.uuid == maintenance.uuid, *as_read).values(**values)
                 if not session.execute(change).rowcount:
                     raise errors.NotOwnerOfMaintenance(maintenance=maintenance.uuid, epoch=maintenance.epoch)
@@ -277,10 +282,7 @@ class Maintenances:
                     session.execute(sa.update(_H).where(mine, _H.c.host == turn.host).values(**models.values_of(turn)))
                 if new.ended and not maintenance.ended:
                     session.execute(sa.update(_H).where(mine).values(in_progress_host=None))
-                elif maintenance.ended and not new.ended:
-                    # The hosts of its other turns may be in another maintenance by now.
-                    again = [turn.host for turn in turns if not turn.ended]
-                    self._refuse_drained(session, again)
+                elif again:
                     session.execute(sa.update(_H).where(mine, _H.c.host.in_(again)).values(in_progress_host=_H.c.host))
         except DBDuplicateEntry:
             raise self._in_maintenance([turn.host for turn in turns]) from None

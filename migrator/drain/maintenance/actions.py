@@ -98,7 +98,7 @@ def done(store: Store, uuid: str, host: str, claim: str, by: str | None) -> Turn
     """
 
     def end(maintenance: Maintenance, _turns: Sequence[Turn], turn: Turn) -> _Changes | None:
-        if turn.was_worked_on and turn.claim == claim:
+        if turn.was_worked_on and turn.claim == claim and turn.status in (_T.RETURNING, _T.DONE):
             return None  # the reply to the first request was lost
         _check_claim(maintenance, turn, 'done', claim)
         ended = {'was_worked_on': True, 'work_ended_at': store.now(), 'settles_from': None, 'seen_at': None}
@@ -118,6 +118,9 @@ def fail(store: Store, uuid: str, host: str, claim: str, by: str | None, reason:
         if turn.status == _T.FAILED and turn.claim == claim:
             return None  # as above
         _check_claim(maintenance, turn, 'fail', claim, (_T.WORKING, _T.RETURNING))
+        if not turn.is_out:
+            do = f'it is back, and its guests are on their way. To leave them where they are, cancel drain {turn.drain}'
+            raise _refused(maintenance, turn, 'fail', turn.status, do)
         what = 'Its work has failed' if turn.status == _T.WORKING else 'It was given up'
         said = f': {reason.rstrip(".")}' if reason else ''
         why = f'{what}{said}. Mend it. {DECIDE}'

@@ -67,7 +67,7 @@ class Engine(Protocol):
     def immovable(self, maintenance: Maintenance, turn: Turn) -> Sequence[str]:
         """Return what is known now of the guests that the drain of a host would leave, each as a sentence.
 
-        What is not certain is left out: the drain finds out.
+        Guests of which it is not certain are left out, since the drain asks their host again.
         """
 
     def start(self, maintenance: Maintenance, turn: Turn) -> None:

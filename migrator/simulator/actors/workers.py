@@ -65,9 +65,9 @@ class _Worker:
     def look(self) -> float:
         """Claim what is ready, end the work, and return the seconds until the next look."""
         try:
-            self._act()
-        except exception.MigratorException:
-            pass  # it has changed meanwhile, or the database is away: the next look sees
+            # A host may have changed meanwhile, or the database is away. The next look reads all of it again.
+            with contextlib.suppress(exception.MigratorException):
+                self._act()
         except RuntimeError as error:
             if not str(error).startswith('planned'):
                 raise

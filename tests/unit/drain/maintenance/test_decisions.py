@@ -29,6 +29,8 @@ def test_host_that_is_not_expected_back_is_given_up():
         night.skip('host1')
     assert night.fail(claim).reason == 'It was given up: no package. Mend it. Then retry the host, or skip it.'
     assert night.fail(claim).status == 'failed'
+    with pytest.raises(errors.InvalidTurn, match='no work is in progress there'):
+        night.done(claim)
     assert night.site.machines['host1'].disabled_by is not None
 
 
@@ -47,6 +49,19 @@ def test_host_that_is_ready_says_which_other_host_keeps_its_work_from_beginning(
     night.site.machines['host2'].runs = False
     night.go_on(100)
     assert night.turn('host1').reason.startswith('Its work cannot begin yet. At most 1 may be out of service: host2')
+
+
+def test_host_that_gets_its_guests_back_is_not_given_up():
+    night = Night()
+    night.store.write(night.row, {'guests': 'back'}, [], [])
+    night.until_ready()
+    claim = night.begin()
+    night.done(claim)
+    night.site.machines['host1'].start(night.site.time)
+    night.go_on(10)
+    assert not night.turn('host1').is_out
+    with pytest.raises(errors.InvalidTurn, match='it is back, and its guests are on their way'):
+        night.fail(claim)
 
 
 @pytest.mark.parametrize('parallel', [1, 2])
