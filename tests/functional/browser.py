@@ -73,8 +73,9 @@ class Browser:
             raise AssertionError(f'the page does not show it. It shows: {self.text("body")}') from error
 
     def type(self, selector: str, text: str) -> None:
-        """Type a text into a field, instead of what is there."""
+        """Type a text into a field, instead of what is there, once the page shows the field."""
         field = self.driver.find_element('css selector', selector)
+        self.wait(field.is_displayed)
         field.clear()
         field.send_keys(text)
 
