@@ -151,7 +151,9 @@ class Crowded:
     def start_host(self) -> None:
         """Report a new boot of a host that migrations in progress name."""
         self._boots += 1
-        report = protocol.HostReport(host=self._busy(1), boot_id=uuid_of(8, self._boots), version=CURRENT_VERSION)
+        host, boot = self._busy(1), uuid_of(8, self._boots)
+        before = self.cloud.database.services.get_compute(host).boot_id
+        report = protocol.HostReport(host=host, boot_id=boot, version=CURRENT_VERSION, replaces=before)
         with self.cloud.processes['conductor1'].acting():
             assert self.conductor.compute_started(admin_context(), report)
 

@@ -557,12 +557,9 @@ class NoSlot(MigratorException):
 
 
 class BootReplaced(MigratorException):
-    """Another boot of the host registered meanwhile."""
+    """Another boot of the host is registered than the one that this boot replaces."""
 
-    msg_fmt = (
-        'Boot {boot_id} of {host} is not registered, because boot {known} registered meanwhile. If it still runs, it '
-        'calls again.'
-    )
+    msg_fmt = 'Boot {boot_id} of {host} is not registered, because boot {known} is. If it still runs, it calls again.'
 
 
 class MachineRefused(MigratorException):

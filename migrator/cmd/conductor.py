@@ -135,7 +135,7 @@ class Boots:
 
     Each takes the other for an earlier boot of its own, and registers again as soon as a command for the other reaches
     it. So the host alternates between two boots. A single service never causes that: at most, the last call of a dead
-    boot is committed late, once.
+    boot comes late, once.
     """
 
     def __init__(self) -> None:

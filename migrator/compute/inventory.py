@@ -60,11 +60,13 @@ class HostInventory:
         self,
         guests: Sequence[Guest] = (),
         adoptable: Sequence[Instance] = (),
+        replaces: str | None = None,
     ) -> HostReport:
         """Return the host's report, with the node as the driver last returned it.
 
         :param guests: every guest that the driver knows; only at start.
         :param adoptable: the guests of these that a conductor may adopt if the database does not have them.
+        :param replaces: the boot that is registered, as far as it is known; only at start.
         """
         return HostReport(
             host=self._host,
@@ -76,6 +78,7 @@ class HostInventory:
             adoptable=list(adoptable),
             identity=self._identity,
             kernel=self._kernel,
+            replaces=replaces,
         )
 
     def refresh(self) -> None:

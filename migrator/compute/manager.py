@@ -124,7 +124,7 @@ class ComputeManager(
             events,
             pool,
             queue,
-            # The database may have an earlier boot, whose call was committed late.
+            # The database may have another boot, such as after it was restored from a backup.
             foreign_boot=self._register_again,
             around=None if tracer is None else step_runner.traced(tracer, host),
         )

@@ -130,7 +130,7 @@ class Registration:
     def register(self) -> None:
         """Register in the background, again if the host is registered.
 
-        The database may have an earlier boot of this host, whose call was committed late.
+        The database may have another boot of this host, such as after it was restored from a backup.
         """
         with self._lock:
             if self._calling or self._stopped.is_set():
@@ -143,6 +143,7 @@ class Registration:
         left_out: set[str] = set()
         pause = 0.0
         why = ''
+        replaces: str | None = None
         while not self._stopped.is_set():
             try:
                 if why:
@@ -151,7 +152,7 @@ class Registration:
                 if pause and self._stopped.wait(pause):
                     return
                 guests = self._driver.list_guests()
-                report = self.inventory.report(guests, self._adoptable(guests, left_out))
+                report = self.inventory.report(guests, self._adoptable(guests, left_out), replaces)
                 if self._stopped.is_set():  # the service may have stopped while it waited for unresponsive guests
                     return
                 assignments = self._events.compute_started(report)
@@ -162,6 +163,12 @@ class Registration:
                     pause, why = 0.0, ''
                     continue
                 self._apply(assignments)
+            except exception.BootReplaced as error:
+                # A boot names the one that it replaces, so that a report of its own that comes late changes nothing.
+                known = error.kwargs.get('known')
+                pause = CALL_AGAIN if known == replaces else 0.0
+                replaces = known
+                continue
             except exception.MachineRefused as error:
                 if error.message != why:
                     why = error.message

@@ -353,8 +353,8 @@ class ConductorManager(DrainCalls, registry.HostCalls, OperatorCalls):
 
         The host's resource providers are written to Placement afterwards.
 
-        :raises migrator.exception.BootReplaced: another boot of the host was recorded meanwhile. Nothing was changed
-            for this one, and the live boot calls again.
+        :raises migrator.exception.BootReplaced: another boot of the host is recorded than the one that it replaces.
+            Nothing was changed, and a live boot calls again.
         :raises migrator.exception.MachineRefused: another machine has the name of the host, or this machine has another
             name. Only the refusal was recorded.
         """

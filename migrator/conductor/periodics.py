@@ -98,8 +98,7 @@ class Heartbeats:
     def _on_unknown_boot(self, host: str, boot_id: str) -> None:
         """Make the boot of a heartbeat register, if the database has another, unreachable one.
 
-        The service may have been deleted, or the call of an earlier boot may have been committed after the call of
-        this one.
+        The service may have been deleted, or the database restored from a backup.
         """
         services = self._tools.database.services
         found = services.list(binary=COMPUTE_BINARY, host=host)

@@ -20,7 +20,7 @@ from migrator.conductor.migration import hosts
 from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.context import RequestContext, about
 from migrator.db.conductors import Owned
-from migrator.objects import COMPUTE_BINARY, Migration, MigrationStatus, base, protocol
+from migrator.objects import Migration, MigrationStatus, base, protocol
 from migrator.objects.migration import AbortCause
 from migrator.saga import log
 
@@ -97,14 +97,12 @@ def compute_started(tools: Tools, report: protocol.HostReport) -> tuple[list[pro
 
     :returns: the host's assignments in the order of requests, and the uuids of the migrations whose owners must be
         woken.
-    :raises migrator.exception.BootReplaced: another boot was stored meanwhile; nothing was changed.
+    :raises migrator.exception.BootReplaced: another boot is stored than the one that it replaces; nothing was changed.
     :raises migrator.exception.MachineRefused: another machine has the name of the host, or this machine has another
         name. Only the refusal was recorded.
     """
-    known = tools.database.services.list(binary=COMPUTE_BINARY, host=report.host)
-    replaces = known[0].boot_id if known else None
     try:
-        found = tools.database.migrations.begin_boot(report, tools.database.services, replaces)
+        found = tools.database.migrations.begin_boot(report, tools.database.services)
     except exception.MachineRefused as refused:
         if tools.database.machines.record_refusal(refused):
             LOG.warning('Refused a machine: %s', refused.message)

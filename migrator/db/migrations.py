@@ -444,20 +444,19 @@ class Migrations:
             return locked
 
     @retried
-    def begin_boot(self, report: protocol.HostReport, services: Services, replaces: str | None) -> builtins.list[Named]:
+    def begin_boot(self, report: protocol.HostReport, services: Services) -> builtins.list[Named]:
         """Store a host's new boot, and raise the epoch of each migration in progress that names the host.
 
         The migrations keep their owners.
 
-        :param replaces: the boot_id that was registered when the host called, or None. The registered boot may also be
-            the new one already.
         :returns: those migrations, in the order of their requests.
-        :raises migrator.exception.BootReplaced: another boot is registered by now; nothing was changed.
+        :raises migrator.exception.BootReplaced: another boot is registered than the one that it replaces, and than it
+            itself; nothing was changed. So a report that comes late never takes the place of a newer boot.
         :raises migrator.exception.MachineRefused: another machine has the name; nothing was changed.
         """
         with self._engine.writer() as session:
             known = services.lock_boot(session, report.host)
-            if known not in (replaces, report.boot_id):
+            if known not in (report.replaces, report.boot_id):
                 raise exception.BootReplaced(host=report.host, boot_id=report.boot_id, known=known)
             claims = machines.compare(session, report)
             more: dict[str, Any] = {'slots': report.limit, 'kernel': report.kernel}

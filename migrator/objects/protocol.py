@@ -278,6 +278,7 @@ class HostReport(base.Versioned):
     :ivar adoptable: the guests that the conductor adopts if the database does not know them; each is an instance.
     :ivar identity: what distinguishes the machine from every other one; None: its driver knows nothing like that.
     :ivar kernel: what distinguishes this start of its kernel from every other one; None: likewise.
+    :ivar replaces: the boot that was registered when this one began to register; None: none was, or it was not known.
     """
 
     host: str
@@ -289,6 +290,7 @@ class HostReport(base.Versioned):
     adoptable: list[base.Versioned] = dataclasses.field(default_factory=list)
     identity: str | None = None
     kernel: str | None = None
+    replaces: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -325,6 +327,8 @@ class EventClient(Protocol):
     def compute_started(self, report: HostReport) -> list[Assignment]:
         """Report to any conductor that this host has started. Return its assignments in the order of requests.
 
+        :raises migrator.exception.BootReplaced: another boot is registered than the one that this one replaces. Its
+            ``kwargs`` name that boot, as ``known``: call again with it.
         :raises migrator.exception.MachineRefused: another machine has this name, or this machine has another one.
         :raises migrator.exception.ServiceUnreachable: no conductor answered; call again.
         """

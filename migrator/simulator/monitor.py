@@ -25,6 +25,7 @@ from migrator.simulator.invariants import check
 from migrator.simulator.invariants.check import GUESTS, HOLDINGS, Violation
 from migrator.simulator.monitoring.aborts import Aborts
 from migrator.simulator.monitoring.act_check import ActCheck
+from migrator.simulator.monitoring.boots import Boots
 from migrator.simulator.monitoring.drain_requests import DrainRequests
 from migrator.simulator.monitoring.epoch_check import EpochCheck
 from migrator.simulator.monitoring.holdings import Holdings
@@ -77,10 +78,12 @@ class Monitor:
         self._rows = Rows(cloud.backend)
         self._holdings = Holdings(self._reader)
         self._queues = Queues()
+        self._boots = Boots()
         #: The id of an invariant -> a function that yields how a world at a look breaks it.
         self._lookers = {
             'I7': Silence().look,
             'I9': Aborts(cloud).look,
+            'I16': self._boots.look,
             'I22': ActCheck(cloud, self._rows).look,
             'I25': DrainRequests().look,
             'I30': Remedies().look,
@@ -140,6 +143,7 @@ class Monitor:
     def _watch_sending(self, send: Callable[..., None]) -> Callable[..., None]:
         def watched(message: Message, pending: Pending | None) -> None:
             looks = self.looks
+            self._boots.sent(message)
             try:
                 send(message, pending)
             finally:

@@ -78,8 +78,8 @@ MUTANTS = (
     Mutant(
         'dead-boot-replaces-the-living-one',
         MIGRATIONS,
-        'if known not in (replaces, report.boot_id):',
-        'if known is None and replaces is not None:',
+        'if known not in (report.replaces, report.boot_id):',
+        'if known is None and report.replaces is not None:',
         'The late registration of a dead boot makes the living compute service refuse every command.',
     ),
     Mutant(

@@ -54,7 +54,7 @@ OPERATIONS = {
     'queued': lambda database: database.migrations.count_queued('host7'),
     'destinations': lambda database: database.services.places('g77', uuids=['h1', 'h2']),
     'the load of destinations': lambda database: database.services.inbound(),
-    'a start of a host': lambda database: database.migrations.begin_boot(report(), database.services, BOOT),
+    'a start of a host': lambda database: database.migrations.begin_boot(report(), database.services),
     'the last at a host': lambda database: database.migrations.last_at('host7'),
     'a start of a conductor': lambda database: database.conductors.register(str(uuid.uuid4()), 'conductor', 60),
     'evacuations that are done': lambda database: database.cleanups.cleaned_evacuations(),

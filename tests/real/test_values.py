@@ -70,7 +70,7 @@ def test_texts_of_hosts_and_drivers_are_stored_escaped_and_cut(database, odd):
         cpu_info={odd: [odd, float('nan')]}, providers=[provider],
     )  # fmt: skip
     report = protocol.HostReport(host='source', boot_id=str(uuid.uuid4()), version=2**64, node=node)
-    database.migrations.begin_boot(report, database.services, None)
+    database.migrations.begin_boot(report, database.services)
     assert database.services.get_compute('source').version == 2**31 - 1
     (found,) = database.services.list_nodes()
     assert (found.hypervisor_version, len(found.hypervisor_type)) == (2**31 - 1, min(64, len(found.hypervisor_type)))

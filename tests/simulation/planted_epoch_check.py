@@ -16,7 +16,7 @@ from migrator.conductor.migration import hosts, settle, settle_table
 from migrator.conductor.migration.context import MigrationContext
 from migrator.db import conductors, migrations
 from migrator.db.sql.statements import Prepared
-from migrator.objects import protocol
+from migrator.objects import COMPUTE_BINARY, protocol
 from migrator.saga.saga import Back, Settlement
 from tests.simulation.plant import Shelf, patched
 
@@ -242,16 +242,16 @@ def adoption_keeps_the_epoch() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('model recs', 'restarted twice | host1: message compute_started call #1 | message late')
-def refused_boot_does_not_register_again() -> Iterator[object]:
-    """A compute that refuses a message for another boot leaves it at that."""
-    init = StepRunner.__init__
+@SHELF.plant('I16', 'restarted twice | host1: message compute_started call #1 | message late')
+def start_report_that_comes_late_is_registered() -> Iterator[object]:
+    """Whatever reports a start is the newest boot."""
+    begin_boot = _Migrations.begin_boot
 
-    def deaf(self: Any, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
-        self._foreign_boot = lambda: None
+    def newest(self: Any, report: Any, services: Any) -> Any:
+        registered = {one.boot_id for one in services.list(COMPUTE_BINARY, report.host)}
+        return begin_boot(self, report.replace(replaces=next(iter(registered), None)), services)
 
-    with patched(StepRunner, '__init__', deaf) as there:
+    with patched(_Migrations, 'begin_boot', newest) as there:
         yield there
 
 

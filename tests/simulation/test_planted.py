@@ -18,7 +18,7 @@ from tests.simulation import plant
 from tests.simulation.planted import PLANTS
 
 #: What may stand where a plant is from, besides a bug of nova: see :mod:`tests.simulation.plant`.
-_MODEL = frozenset(['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'lateget', 'xf', 'xb', 'order', 'fixfail', 'recs'])
+_MODEL = frozenset(['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'lateget', 'xf', 'xb', 'order', 'fixfail'])
 
 # What a plant keeps from ever ending takes long.
 pytestmark = pytest.mark.timeout(900)

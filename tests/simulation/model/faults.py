@@ -77,18 +77,18 @@ def conductor_wakes(side: str) -> Callable[..., Iterator[Step]]:
     return steps
 
 
-def source_fails(source: Source, budget: Budget, net: tuple[Message, ...]) -> Iterator[Step]:
+def source_fails(source: Source, budget: Budget, net: tuple[Message, ...], row: Row) -> Iterator[Step]:
     """The source's compute service is killed, or cannot be reached for a while."""
-    yield from _host_fails(source, budget, net, 'source', 'S')
+    yield from _host_fails(source, budget, net, row.boot_s, 'source', 'S')
 
 
-def destination_fails(destination: Destination, budget: Budget, net: tuple[Message, ...]) -> Iterator[Step]:
+def destination_fails(destination: Destination, budget: Budget, net: tuple[Message, ...], row: Row) -> Iterator[Step]:
     """The destination's is."""
-    yield from _host_fails(destination, budget, net, 'destination', 'D')
+    yield from _host_fails(destination, budget, net, row.boot_d, 'destination', 'D')
 
 
 def _host_fails(
-    host: Source | Destination, budget: Budget, net: tuple[Message, ...], part: str, name: str
+    host: Source | Destination, budget: Budget, net: tuple[Message, ...], replaces: int, part: str, name: str
 ) -> Iterator[Step]:
     if not budget.crashes:
         return
@@ -100,7 +100,7 @@ def _host_fails(
             yield Step('FAULT D is killed', {part: host._replace(up=Up.DEAD, work=''), **spent}, FAULT)
         yield Step(f'FAULT {name} cannot be reached', {part: host._replace(up=Up.UNREACHABLE), **spent}, FAULT)
     elif host.up == Up.STARTING:
-        late = add(net, Message('started', 'C', host.boot, 0, name))
+        late = add(net, Message('started', 'C', host.boot, replaces, name))
         gone = {part: host._replace(up=Up.DEAD, work=''), 'net': late, **spent}
         yield Step(f'FAULT {name} is killed, its compute_started is on its way', gone, FAULT)
 

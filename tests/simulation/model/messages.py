@@ -340,7 +340,9 @@ def late_boots(
             after = hosts.request_by_stop(row, message, plants)
             yield Step('late compute_stopping of S is committed', {'row': after, 'net': remove(net, message)})
         elif message.kind == 'started':
-            after = hosts.begin_boot(row, str(message.about), message.first)
-            yield Step(
-                f'late compute_started of a dead boot of {message.about}', {'row': after, 'net': remove(net, message)}
-            )
+            label = f'late compute_started of a dead boot of {message.about}'
+            registered = row.boot_s if message.about == 'S' else row.boot_d
+            # Another boot has registered since this one asked which it replaces.
+            in_vain = registered != message.second and 'late-boot' not in plants
+            after = row if in_vain else hosts.begin_boot(row, str(message.about), message.first)
+            yield Step(label + ' is in vain' * in_vain, {'row': after, 'net': remove(net, message)})

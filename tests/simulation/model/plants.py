@@ -44,6 +44,11 @@ PLANTS = {
     'lateget': Plant("generations are read after the intent's commit", _CRASH, 'ended migration holds'),
     'xf': Plant('source paused without a job, destination down: forward', _CRASH, 'does not run it'),
     'xb': Plant('the same: back', _CRASH, 'back while the destination runs'),
+    'late-boot': Plant(
+        'a start report that comes late takes the place of a newer one',
+        Variant(crashes=2, messages=0, aborts=0),
+        'an older boot',
+    ),
     'i16': Plant('no mistake: "no effect of an older epoch" taken by its letter', _MESSAGE, 'by its letter'),
     'cleanup-epoch': Plant('a refused cleanup is sent again in the same epoch', _CRASH, 'deferred cleanup clean'),
     'no-check': Plant(

@@ -87,6 +87,13 @@ def covered(allocations: Allocations, row: Row, source: Source, *destinations: D
     return ''
 
 
+def newest_boot(row: Row, source: Source, *destinations: Destination) -> str:
+    """A host that takes commands is registered, and no older boot of it is instead."""
+    hosts = zip((row.boot_s, row.boot_d), (source, *destinations), strict=False)
+    older = any(host.up == Up.UP and registered != host.boot for registered, host in hosts)
+    return 'an older boot than the one that runs is registered' if older else ''
+
+
 def reported_truth(row: Row) -> str:
     """An end says what it was: cancelled if that was asked for, and only then."""
     if row.status == Status.CANCELLED and not row.abort:
@@ -140,6 +147,7 @@ def invariants(destinations: tuple[str, ...]) -> tuple[Invariant, ...]:
         Invariant(('row', *destinations), nothing_left_at_destination),
         Invariant(('row', 'allocations'), allocations_are_right),
         Invariant(('allocations', 'row', 'source', *destinations), covered),
+        Invariant(('row', 'source', *destinations), newest_boot),
         Invariant(('row',), reported_truth),
     )
 

@@ -167,7 +167,8 @@ class Destination(NamedTuple):
 class Message(NamedTuple):
     """A call on its way.
 
-    To a host it has the epoch, and the boot that it is meant for; to Placement the two generations.
+    To a host it has the epoch, and the boot that it is meant for; to Placement the two generations; compute_started has
+    the boot, and the one that it replaces.
     ``about``: of a move, and of step 5, the destination; of compute_started the host.
     """
 

@@ -172,8 +172,8 @@ def _host_rules(variant: Variant) -> Iterator[Rule]:
         yield Rule((part,), _named(hosts.apply_answer, part, name), starts)
         yield Rule((part, 'budget'), _named(hosts.lose_answer, part, name), starts)
         yield Rule((part,), _named(faults.host_returns, part, name), lambda host: host.up == Up.UNREACHABLE)
-    yield Rule(('source', 'budget', 'net'), faults.source_fails)
-    yield Rule(('destination', 'budget', 'net'), faults.destination_fails)
+    yield Rule(('source', 'budget', 'net', 'row'), faults.source_fails)
+    yield Rule(('destination', 'budget', 'net', 'row'), faults.destination_fails)
     if variant.hangs:
         yield Rule(('destination', 'budget'), faults.hypervisor_hangs)
     if variant.stops:

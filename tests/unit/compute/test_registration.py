@@ -49,6 +49,27 @@ def test_compute_started_is_repeated_until_a_conductor_replies(scene: Scene) -> 
     assert host.poll().refusal is None
 
 
+def test_start_report_names_the_boot_that_it_replaces_once_a_conductor_has_named_it(scene: Scene) -> None:
+    host = scene.host(start=False)
+    named: list[str | None] = ['first', 'second', 'second', None]
+    times: list[float] = []
+
+    def refuse() -> None:
+        times.append(scene.simulation.time)
+        if len(times) > len(named):
+            return
+        known = named[len(times) - 1]
+        raise exception.BootReplaced(host='alpha', boot_id=host.manager.boot_id, known=known)
+
+    host.events.hang = refuse
+    host.start()
+    scene.simulation.run_ready()
+    assert len(times) == 3, 'a reply that names nothing new is not acted on at once'
+    scene.simulation.advance(registration.CALL_AGAIN)
+    assert [report.replaces for report in host.events.started] == [None]
+    assert len(times) == 5
+
+
 def test_refused_machine_does_not_listen_until_it_is_accepted(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     host = scene.host(start=False)
     stopped: list[int] = []

@@ -196,20 +196,35 @@ class TestHeartbeats:
         assert not any(one.down_since for one in stage.database.services.list(COMPUTE_BINARY))
 
 
-class TestLateBoot:
-    """A start report that is committed after the next boot of the host has registered."""
+class TestBoots:
+    """Which boot of a host is registered."""
 
     def known(self, stage: Stage) -> str | None:
         return stage.database.services.get_compute('host2').boot_id
 
-    def late(self, stage: Stage) -> None:
-        """Commit the start report of a dead boot of host2."""
-        old = protocol.HostReport(host='host2', boot_id='a dead boot', version=4)
-        stage.do(lambda: stage.cloud.conductors['conductor1'].compute_started(context.admin_context(), report=old))
+    def restore(self, stage: Stage) -> None:
+        """Have the database name a dead boot of host2, as after it was restored from a backup."""
+        stage.do(lambda: stage.database.services.report('host2', COMPUTE_BINARY, 4, 'a dead boot'))
+
+    def test_start_report_that_comes_late_changes_nothing(self, stage: Stage) -> None:
+        before = stage.database.services.get_compute('host2')
+        stage.cloud.kill('host2')
+        stage.cloud.start_compute('host2')
+        stage.simulation.advance(5)
+        service = stage.database.services.get_compute('host2')
+        assert service.boot_id != before.boot_id
+        conductor = stage.cloud.conductors['conductor1']
+        for replaces in (before.boot_id, None):
+            late = protocol.HostReport(
+                host='host2', boot_id='a dead boot', version=4, kernel='older', replaces=replaces
+            )
+            with pytest.raises(exception.BootReplaced):
+                stage.do(lambda report=late: conductor.compute_started(context.admin_context(), report=report))
+        assert stage.database.services.get_compute('host2') == service
 
     def test_host_known_by_a_dead_boot_registers_again(self, stage: Stage) -> None:
         boot = self.known(stage)
-        self.late(stage)
+        self.restore(stage)
         assert self.known(stage) == 'a dead boot'
         downs = []
         for _ in range(30):
@@ -221,7 +236,7 @@ class TestLateBoot:
 
     def test_host_known_by_a_stopped_boot_registers_again(self, stage: Stage) -> None:
         boot = self.known(stage)
-        self.late(stage)
+        self.restore(stage)
         conductor = stage.cloud.conductors['conductor1']
         stage.do(lambda: conductor.compute_stopping(context.admin_context(), 'host2', 'a dead boot', []))
         stage.simulation.advance(30)
@@ -249,19 +264,19 @@ class TestLateBoot:
             path = f'/resource_providers/{node.uuid}/inventories'
             return stage.cloud.placement.adapter().get(path, microversion='1.39').json()['inventories']['VCPU']['total']  # type: ignore[no-any-return]  # JSON
 
-        total = cores()
+        total, boot = cores(), self.known(stage)
         (root,) = node.providers
         inventory = {**root.inventory, 'VCPU': {**root.inventory['VCPU'], 'total': total + 8}}
         dead = node.replace(providers=[root.replace(inventory=inventory)])
 
         def call() -> None:
-            old = protocol.HostReport(host='host2', boot_id='a dead boot', version=4, node=dead)
+            old = protocol.HostReport(host='host2', boot_id='a dead boot', version=4, node=dead, replaces=boot)
             conductor.compute_started(context.admin_context(), report=old)
 
         before = len(stage.cloud.adapter.sent)
         stage.cloud.processes['conductor1'].start(call, name='late')
         stage.until(lambda: len(stage.cloud.adapter.sent) > before)
-        newer = protocol.HostReport(host='host2', boot_id='the next boot', version=4, node=node)
+        newer = protocol.HostReport(host='host2', boot_id='the next boot', version=4, node=node, replaces='a dead boot')
         stage.do(lambda: conductor.compute_started(context.admin_context(), report=newer))
         assert self.known(stage) == 'the next boot'
         stage.until(lambda: not stage.database.services.nodes_to_place())
@@ -273,7 +288,9 @@ class TestLateBoot:
         conductor = stage.cloud.conductors['conductor1']
         stage.cloud.adapter.inject(Fault.UNREACHABLE, times=10)
         began = stage.simulation.time
-        newer = protocol.HostReport(host='host2', boot_id='the next boot', version=5, node=node)
+        newer = protocol.HostReport(
+            host='host2', boot_id='the next boot', version=5, node=node, replaces=self.known(stage)
+        )
         stage.do(lambda: conductor.compute_started(context.admin_context(), report=newer))
         assert stage.simulation.time - began <= 2.0
         assert self.known(stage) == 'the next boot'

@@ -86,8 +86,8 @@ class TestSweep:
             taken = adopt(uuids, *args)
             if waiting[0].uuid in uuids:
                 boot = database.services.get_compute('host1').boot_id
-                report = protocol.HostReport(host='host1', boot_id='the next', version=4)
-                database.migrations.begin_boot(report, database.services, boot)
+                report = protocol.HostReport(host='host1', boot_id='the next', version=4, replaces=boot)
+                database.migrations.begin_boot(report, database.services)
             return taken
 
         still.tools.database.takeovers.adopt = disturbed  # type: ignore[method-assign] -- the moment between two looks

@@ -69,7 +69,8 @@ class TestComputeStarted:
         return m.row
 
     def started(self, still: Stage, host: str, *guests: protocol.Guest) -> list[protocol.Assignment]:
-        report = protocol.HostReport(host=host, boot_id='new boot', version=4, guests=list(guests))
+        before = still.database.services.get_compute(host).boot_id
+        report = protocol.HostReport(host=host, boot_id='new boot', version=4, guests=list(guests), replaces=before)
         assignments, _ = still.do(lambda: takeover.compute_started(still.tools, report))
         return assignments
 

@@ -103,9 +103,10 @@ class Scene:
         """Report the start of a compute host, and return its boot_id."""
         boot = boot_id or self.uuid()
         found = ComputeNode(uuid=self.uuid(), host=name, node=name) if node else None
-        report = protocol.HostReport(host=name, boot_id=boot, version=version, node=found)
         known = [one.boot_id for one in self.database.services.list(binary='nova-compute', host=name)]
-        self.database.migrations.begin_boot(report, self.database.services, known[0] if known else None)
+        replaces = known[0] if known else None
+        report = protocol.HostReport(host=name, boot_id=boot, version=version, node=found, replaces=replaces)
+        self.database.migrations.begin_boot(report, self.database.services)
         return boot
 
 

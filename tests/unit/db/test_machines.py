@@ -16,9 +16,9 @@ def register(scene: Scene, host: str, identity: str | None, boot_id: str = 'a bo
     """Register a host as the conductor does."""
     database = scene.database
     known = {one.host: one.boot_id for one in database.services.list()}
-    report = protocol.HostReport(host=host, boot_id=boot_id, version=3, identity=identity)
+    report = protocol.HostReport(host=host, boot_id=boot_id, version=3, identity=identity, replaces=known.get(host))
     try:
-        database.migrations.begin_boot(report, database.services, known.get(host))
+        database.migrations.begin_boot(report, database.services)
     except exception.MachineRefused as refused:
         database.machines.record_refusal(refused)
         raise

@@ -455,7 +455,7 @@ class TestBoots:
         moments = [conftest.START + datetime.timedelta(seconds=seconds) for seconds in (30, 10, 20)]
         queued = [self.moving(scene, 'host2', queued_at=moment) for moment in moments]
         report = protocol.HostReport(host='host1', boot_id='new', version=4)
-        found = scene.database.migrations.begin_boot(report, scene.database.services, None)
+        found = scene.database.migrations.begin_boot(report, scene.database.services)
         assert [one.owned.migration.uuid for one in found] == [one.uuid for one in queued]
         assert {one.owner_server for one in found} == {'conductor1'}
         assert {one.owned.migration.epoch for one in found} == {2}
@@ -466,14 +466,14 @@ class TestBoots:
         services, migrations = scene.database.services, scene.database.migrations
         before = scene.host('host1')
         scene.host('host1', boot_id='newer')
-        late = protocol.HostReport(host='host1', boot_id='late', version=3)
         for replaces in (before, None):
-            with pytest.raises(exception.BootReplaced, match='late of host1 is not registered, because boot newer'):
-                migrations.begin_boot(late, services, replaces)
+            late = protocol.HostReport(host='host1', boot_id='late', version=3, replaces=replaces)
+            with pytest.raises(exception.BootReplaced, match='late of host1 is not registered') as caught:
+                migrations.begin_boot(late, services)
+            assert caught.value.kwargs['known'] == 'newer'
         found = services.get_compute('host1')
         assert (found.boot_id, found.version, migrations.get(known.uuid).epoch) == ('newer', 4, 3)
-        again = protocol.HostReport(host='host1', boot_id='newer', version=4)
-        assert migrations.begin_boot(again, services, before), 'its own call came twice'
+        assert migrations.begin_boot(late.replace(boot_id='newer'), services), 'its own call came twice'
 
     def test_owner_with_raised_epoch_is_refused_and_rereads_it(self, scene: Scene) -> None:
         known = self.moving(scene)

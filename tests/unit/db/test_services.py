@@ -33,8 +33,8 @@ class TestReports:
     def test_boot_has_its_own_kernel_and_one_that_reports_none_has_none(self, scene: Scene) -> None:
         services, before = scene.database.services, None
         for boot, kernel in (('first', 'old'), ('second', 'new'), ('third', None)):
-            report = protocol.HostReport(host='host1', boot_id=boot, version=4, kernel=kernel)
-            scene.database.migrations.begin_boot(report, services, before)
+            report = protocol.HostReport(host='host1', boot_id=boot, version=4, kernel=kernel, replaces=before)
+            scene.database.migrations.begin_boot(report, services)
             assert services.get_compute('host1').kernel == kernel
             before = boot
 
