@@ -348,7 +348,7 @@ def evacuation_asks_for_no_traits() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('I31', 'cold-migrations seed 17')
+@SHELF.plant('I31', 'cold-migrations seed 25', 'cold-migrations seed 27')
 def cold_migration_asks_for_no_traits() -> Iterator[object]:
     """A cold migration did the same."""
     with _without_traits(lambda one: one.is_cold) as there:
