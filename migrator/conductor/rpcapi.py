@@ -75,15 +75,17 @@ class ConductorAPI:
         )
         return found
 
-    def begin_turn(self, context: RequestContext, maintenance: str, host: str) -> Turn:
+    def begin_turn(self, context: RequestContext, maintenance: str, host: str, claim: str | None = None) -> Turn:
         """Claim a host that is ready for its work, which any conductor does.
 
+        :param claim: the uuid that the claim gets; None: a new one.
         :returns: its turn, with the claim.
         :raises migrator.drain.maintenance.errors.InvalidTurn: it may not be worked on now.
         :raises migrator.exception.ServiceUnreachable: no conductor replied within :data:`PLAN_TIMEOUT`. The host may
             be claimed nevertheless.
         """
-        found: Turn = self._call(context, 'begin_turn', PLAN_TIMEOUT, maintenance=maintenance, host=host)
+        given = {'maintenance': maintenance, 'host': host, 'claim': claim}
+        found: Turn = self._call(context, 'begin_turn', PLAN_TIMEOUT, **given)
         return found
 
     def delete_service(self, context: RequestContext, service_uuid: str) -> None:

@@ -36,11 +36,15 @@ _NAMED = 10
 
 _OF_HOST: types.Schema = {'host': types.HOST}
 _CLAIM: types.Schema = {'type': 'string', 'format': 'uuid', 'description': 'the claim that begin has returned'}
+_NEW_CLAIM: types.Schema = {**_CLAIM, 'description': 'the claim that it gets; with one the request may be repeated'}
 _ACTIONS: dict[str, tuple[str, types.Schema]] = {
     'pause': ('Begin no further host of a maintenance', types.NOTHING),
     'resume': ('Let a paused maintenance go on, and accept its failures', types.NOTHING),
     'cancel': ('End a maintenance, once the work that runs has ended', types.NOTHING),
-    'begin': ('Claim a host that is ready, before the work at it', types.closed(_OF_HOST, ['host'])),
+    'begin': (
+        'Claim a host that is ready, before the work at it',
+        types.closed({**_OF_HOST, 'claim': _NEW_CLAIM}, ['host']),
+    ),
     'done': ('Report that the work at a host is done', types.closed({**_OF_HOST, 'claim': _CLAIM}, ['host', 'claim'])),
     'fail': (
         'Report that the work at a host has failed',
@@ -210,18 +214,19 @@ def act(request: Request, uuid: str) -> webob.Response:
 
 
 def _act_on_host(request: Request, uuid: str, action: str, given: Mapping[str, Any]) -> Turn:
-    if action == 'begin':
-        # Only a conductor can ask whether the host is empty.
-        try:
-            return request.services.conductor.begin_turn(request.context, uuid, given['host'])
-        except exception.ServiceUnreachable as error:
-            LOG.warning('Could not begin the work at %(host)s: %(error)s', {'host': given['host'], 'error': error})
-            raise webob.exc.HTTPServiceUnavailable(
-                f'No conductor has replied in time. {given["host"]} may be claimed: look first, then try again.'
-            ) from None
     more = dict(given)
     if 'claim' in more:
         more['claim'] = common.usual_uuid(more['claim'])
+    if action == 'begin':
+        # Only a conductor can ask whether the host is empty.
+        try:
+            return request.services.conductor.begin_turn(request.context, uuid, **more)
+        except exception.ServiceUnreachable as error:
+            LOG.warning('Could not begin the work at %(host)s: %(error)s', {'host': given['host'], 'error': error})
+            again = 'repeat the request' if 'claim' in more else 'look first, then try again'
+            raise webob.exc.HTTPServiceUnavailable(
+                f'No conductor has replied in time. {given["host"]} may be claimed: {again}.'
+            ) from None
     made: Callable[..., Turn] = getattr(actions, action)
     return made(request.services.database.maintenances, uuid, by=request.context.user_id, **more)
 

@@ -67,10 +67,10 @@ class DrainCalls:
         return self.maintenances.plan(maintenance, turns)
 
     @expose
-    def begin_turn(self, context: RequestContext, maintenance: str, host: str) -> Turn:
+    def begin_turn(self, context: RequestContext, maintenance: str, host: str, claim: str | None = None) -> Turn:
         """Claim a host that is ready for its work; see :func:`migrator.drain.maintenance.actions.begin`."""
         found = self.maintenances
-        return actions.begin(found.store, found.engine, maintenance, host, context.user_id)
+        return actions.begin(found.store, found.engine, maintenance, host, context.user_id, claim)
 
 
 @dataclasses.dataclass(frozen=True)

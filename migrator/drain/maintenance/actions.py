@@ -34,15 +34,18 @@ _ATTEMPTS = 20
 _Changes = tuple[dict[str, Any], dict[str, Any]]
 
 
-def begin(store: Store, engine: Engine, uuid: str, host: str, by: str | None) -> Turn:
+def begin(store: Store, engine: Engine, uuid: str, host: str, by: str | None, claim: str | None = None) -> Turn:
     """Claim a host that is ready for its work.
 
     :param by: the user.
+    :param claim: the uuid that the claim gets, with which the request may be repeated; None: a new one.
     :returns: its turn, with the claim that the end of the work has to name.
     :raises .errors.InvalidTurn: it is not ready, has another claim, is not empty, or the limits forbid it.
     """
 
-    def claim(maintenance: Maintenance, turns: Sequence[Turn], turn: Turn) -> _Changes:
+    def claimed(maintenance: Maintenance, turns: Sequence[Turn], turn: Turn) -> _Changes | None:
+        if claim is not None and (turn.status, turn.claim) == (_T.WORKING, claim):
+            return None  # the reply to the first request was lost
         _refuse_unless(maintenance, turn, 'begin', (_T.READY,), _how_to_begin(turn))
         if maintenance.cancel_requested_at is not None or maintenance.paused:
             do = 'it was cancelled' if maintenance.cancel_requested_at is not None else 'resume it first'
@@ -52,10 +55,10 @@ def begin(store: Store, engine: Engine, uuid: str, host: str, by: str | None) ->
         if why or report is None:
             raise _refused(maintenance, turn, 'begin', turn.status, why.rstrip('.'))
         marks: dict[str, Any] = {'kernel': report.kernel, 'boot': report.boot}
-        marks |= {'claim': engine.new_uuid(), 'claimed_by': by, 'claimed_at': now}
+        marks |= {'claim': claim or engine.new_uuid(), 'claimed_by': by, 'claimed_at': now}
         return {}, {'status': _T.WORKING.value, 'settles_from': None, 'seen_at': None, 'reason': None, **marks}
 
-    return _act(store, uuid, 'begin', by, claim, host)
+    return _act(store, uuid, 'begin', by, claimed, host)
 
 
 def _whys_not(
@@ -99,7 +102,7 @@ def done(store: Store, uuid: str, host: str, claim: str, by: str | None) -> Turn
 
     def end(maintenance: Maintenance, _turns: Sequence[Turn], turn: Turn) -> _Changes | None:
         if turn.was_worked_on and turn.claim == claim and turn.status in (_T.RETURNING, _T.DONE):
-            return None  # the reply to the first request was lost
+            return None  # as above
         _check_claim(maintenance, turn, 'done', claim)
         ended = {'was_worked_on': True, 'work_ended_at': store.now(), 'settles_from': None, 'seen_at': None}
         return {}, {'status': _T.RETURNING.value, 'reason': None, **ended}

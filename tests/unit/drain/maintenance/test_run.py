@@ -45,8 +45,8 @@ class Night:
                 return self
         raise AssertionError(self.turn(host))
 
-    def begin(self, host='host1', by='ada'):
-        return actions.begin(self.store, self.site, sites.UUID, host, by).claim
+    def begin(self, host='host1', by='ada', claim=None):
+        return actions.begin(self.store, self.site, sites.UUID, host, by, claim).claim
 
     def done(self, claim, host='host1'):
         return actions.done(self.store, sites.UUID, host, claim, 'ada')
@@ -84,6 +84,16 @@ def test_hosts_are_emptied_worked_on_and_used_again_one_after_the_other():
     assert night.work('host2') == {'host1': 'done', 'host2': 'done'}
     assert (night.row.status, night.row.message) == ('completed', '2 of 2 hosts done.')
     assert night.site.watch.wrong == []
+
+
+def test_begin_with_a_claim_of_the_caller_may_be_repeated_until_the_work_has_ended():
+    night = Night().until_ready()
+    assert night.begin(claim='mine') == night.begin(claim='mine') == 'mine'
+    with pytest.raises(errors.InvalidTurn, match='ada has claimed it'):
+        night.begin(claim='another')
+    night.done('mine')
+    with pytest.raises(errors.InvalidTurn, match='its work has ended'):
+        night.begin(claim='mine')
 
 
 def test_plan_says_where_the_guests_go():
