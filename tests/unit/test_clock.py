@@ -21,6 +21,7 @@ READERS = {
     'nova/foreground/loop.py': 'the picture of a drain',
     'nova/plan.py': 'the expected times of a plan',
     'tracing.py': 'the times of a trace',
+    'operator/maintenance/supervisor.py': 'when work has begun and ended, for operators',
     'operator/osc/drain.py': 'the picture of a watch',
     'operator/watch/commands.py': 'the picture of a watch',
 }

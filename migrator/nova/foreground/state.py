@@ -90,7 +90,7 @@ def prepare(path: pathlib.Path) -> None:
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(_opened(path, 0))
+        os.close(opened(path, os.O_RDWR | os.O_CREAT))
     except OSError as error:
         raise _refusal(path, error) from None
 
@@ -107,7 +107,7 @@ def locked(path: pathlib.Path) -> Iterator[int | None]:
     while True:
         try:
             # Its directory may be one in which others can make files, such as a link to a file of this user.
-            file = _opened(path, os.O_NOFOLLOW, mine=True)
+            file = opened(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mine=True)
         except OSError as error:
             raise _refusal(path, error) from None
         try:
@@ -137,14 +137,15 @@ def holder(path: pathlib.Path) -> int | None:
         return pid
 
 
-def _opened(path: pathlib.Path, flags: int, mine: bool = False) -> int:
-    """Return a regular file, which is created if it is missing, opened to be read and written.
+def opened(path: pathlib.Path, flags: int, mine: bool = False) -> int:
+    """Return the descriptor of a regular file, which only this user can read if it is made here.
 
+    :param flags: how to open it, such as ``os.O_RDWR | os.O_CREAT``.
     :param mine: whether it has to belong to this user.
     :raises OSError: it cannot be opened, or is something else.
     """
-    # Without the last flag the opening of a pipe could wait for its other end.
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o600)
+    # Without the first of these flags the opening of a pipe could wait for its other end.
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     found = os.fstat(file)
     if stat.S_ISREG(found.st_mode) and (found.st_uid == os.geteuid() or not mine):
         return file
