@@ -40,6 +40,7 @@ NOUNS: dict[str, tuple[str, str]] = {
     'flavor': ('the flavors that guests can be resized to', 'migrator.operator.cli.flavor'),
     'migration': ('the migrations', 'migrator.operator.cli.migration'),
     'drain': ('the drains, which empty hosts', 'migrator.operator.cli.drain'),
+    'maintenance': ('maintenances, which take hosts out of service for work', 'migrator.operator.maintenance.verbs'),
     'watch': ('a drain, a host or a migration while it happens, read over REST', 'migrator.operator.watch.commands'),
     'cleanup': ('the deferred cleanups of hosts', 'migrator.operator.cli.cleanup'),
     'placement': ('the allocations in Placement', 'migrator.operator.cli.placement'),

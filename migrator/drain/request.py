@@ -38,7 +38,8 @@ class Field:
     """One field.
 
     :ivar name: in a body, in a document, and in its class.
-    :ivar help: what it means; ``{guest}`` stands for what the command calls a guest.
+    :ivar help: what it means; ``{guest}`` stands for what the command calls a guest, ``{before}`` for what it has
+        before the name of each option.
     :ivar option: the option of a command, if it is not the name; ``{guest}`` as above.
     :ivar least: the least number; the greatest is ``MOST``, which also bounds how many hosts or guests are named.
     :ivar choices: the words of a choice.
@@ -86,7 +87,7 @@ FIELDS = (
     Field(
         'priorities',
         Kind.NUMBERS,
-        'with --order priority: {guest}s with a greater number leave sooner, others have 0; may be repeated',
+        'with --{before}order priority: {guest}s with a greater number leave sooner, others have 0; may be repeated',
         option='{guest}-priority',
         least=LEAST,
     ),

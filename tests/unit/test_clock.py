@@ -22,6 +22,8 @@ READERS = {
     'nova/plan.py': 'the expected times of a plan',
     'tracing.py': 'the times of a trace',
     'operator/maintenance/supervisor.py': 'when work has begun and ended, for operators',
+    'operator/maintenance/verbs.py': 'a deadline that is given as a span',
+    'operator/maintenance/work.py': 'the time of a line, and how long ago a command of another process has ended',
     'operator/osc/drain.py': 'the picture of a watch',
     'operator/watch/commands.py': 'the picture of a watch',
 }

@@ -19,7 +19,7 @@ from migrator.nova.foreground import fenced, state
 from migrator.nova.foreground.session import Session
 from migrator.objects import base
 from migrator.objects.drain import Drain, DrainStatus, MemberStatus, check_drain_move, check_member_move
-from migrator.operator import drain_request
+from migrator.operator import request_fields
 from migrator.operator.cli import command, drain
 
 if TYPE_CHECKING:  # imported where it is used, so that the help is fast
@@ -255,7 +255,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     help_ = 'start those that ran; without it Nova leaves them shut off (from microversion 2.95 on)'
     parser.add_argument('--start', action='store_true', help=help_)
     # Nova evacuates a guest that is locked, too.
-    drain_request.add(parser, without=['host', 'locked', 'include_stopped', 'spread'])
+    request_fields.add(parser, without=['host', 'locked', 'include_stopped', 'spread'])
 
 
 def _command_line(text: str) -> str:

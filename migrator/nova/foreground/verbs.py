@@ -14,7 +14,7 @@ from migrator import exception
 from migrator.nova.foreground import allocations, detached, doctor, evacuation, fenced
 from migrator.nova.foreground.session import Session
 from migrator.objects.drain import Drain
-from migrator.operator import drain_request
+from migrator.operator import request_fields
 from migrator.operator.cli import command, drain
 from migrator.operator.cli.command import Asked, Verb
 from migrator.operator.watch import commands
@@ -182,7 +182,7 @@ def _which_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _start_arguments(parser: argparse.ArgumentParser) -> None:
-    drain_request.add(parser)
+    request_fields.add(parser)
     _detach(parser)
 
 

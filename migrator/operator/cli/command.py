@@ -344,6 +344,18 @@ def future(text: str) -> datetime.datetime | datetime.timedelta:
     return _time_or_span(text, 'a span from now')
 
 
+def seconds(text: str) -> float:
+    """Return a span of the command line in seconds.
+
+    :raises argparse.ArgumentTypeError: the text is not a span, or is one of 0 or above 100 days.
+    """
+    found = re.fullmatch('([0-9]{1,7})([smhd]?)', text)
+    length = datetime.timedelta(**{_UNITS[found[2] or 's']: int(found[1])}) if found else datetime.timedelta()
+    if not datetime.timedelta() < length <= datetime.timedelta(days=100):
+        raise argparse.ArgumentTypeError(f'{text[:40]!r} is not a span of at most 100 days, such as 90s, 30m, 4h or 2d')
+    return length.total_seconds()
+
+
 def _time_or_span(text: str, span: str) -> datetime.datetime | datetime.timedelta:
     found = re.fullmatch('([0-9]{1,6})([dhm])', text)
     length = datetime.timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else None
@@ -358,7 +370,7 @@ def _time_or_span(text: str, span: str) -> datetime.datetime | datetime.timedelt
         raise argparse.ArgumentTypeError(f'{text[:40]!r} is not a time: {examples}') from None
 
 
-_UNITS = {'d': 'days', 'h': 'hours', 'm': 'minutes'}
+_UNITS = {'d': 'days', 'h': 'hours', 'm': 'minutes', 's': 'seconds'}
 
 
 def limit(parser: argparse.ArgumentParser) -> None:

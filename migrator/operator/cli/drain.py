@@ -13,7 +13,7 @@ from typing import Any
 
 from migrator.objects import MigrationType, base
 from migrator.objects.drain import Drain, Locked, Member
-from migrator.operator import drain_request, drain_text
+from migrator.operator import drain_text, request_fields
 from migrator.operator.cli import command
 from migrator.operator.cli.command import Asked, Verb
 from migrator.operator.cli.parser import PROG
@@ -106,7 +106,7 @@ def _uses_nova(asked: Asked) -> bool:
 
 def wanted(asked: Asked, host: str) -> Drain:
     """Return the drain of a host that the command line requests; its hosts are not checked."""
-    given = drain_request.given(asked.arguments, asked.database.drains.now)
+    given = request_fields.given(asked.arguments, asked.database.drains.now)
     return Drain(**given | {'uuid': asked.threads.new_uuid(), 'host': host, 'requested_by': getpass.getuser()})
 
 
@@ -323,11 +323,11 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
 def _plan_arguments(parser: argparse.ArgumentParser) -> None:
     help_ = 'a host to empty; several are emptied at the same time, and none receives a guest'
     parser.add_argument('hosts', metavar='HOST', nargs='+', type=command.name, help=help_)
-    drain_request.add(parser, without=['host'])
+    request_fields.add(parser, without=['host'])
 
 
 def _start_arguments(parser: argparse.ArgumentParser) -> None:
-    drain_request.add(parser)
+    request_fields.add(parser)
     parser.add_argument('--watch', action='store_true', help='show the drain until it ends')
 
 

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The work at a host that was emptied for maintenance, as a command of the operator."""
+"""What an operator types and sees of maintenances, and the work at their hosts."""

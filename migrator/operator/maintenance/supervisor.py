@@ -94,6 +94,11 @@ class Result:
     ended_at: datetime.datetime
 
     @property
+    def own_status(self) -> int | None:
+        """The exit status of a command that ended by itself; None: it was ended, or never began."""
+        return None if self.timed_out or self.stopped else self.status
+
+    @property
     def text(self) -> str:
         """How it ended, in words, such as ``exit status 3``."""
         if self.timed_out:
@@ -195,7 +200,7 @@ class Work:
         :param seconds: its limit. At the limit, all processes of its session get SIGTERM.
         :param grace: seconds until those that are left get SIGKILL.
         :raises migrator.exception.Conflict: the work was begun already, or another process begins it.
-        :raises migrator.exception.Invalid: it was not begun. Nothing was run, and if it is new, it can be begun again.
+        :raises migrator.exception.Invalid: it was not begun so far. If it is new, it can be started again.
         """
         if not argv or not 0 < seconds < float('inf'):
             raise exception.Invalid(f'The work {list(argv)} within {seconds} s: name a command, and a limit above 0.')

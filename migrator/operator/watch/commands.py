@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib import parse
 
 from migrator.operator.cli import command
@@ -114,6 +114,28 @@ def make_view(as_json: bool) -> screen.View:
     if as_json or not sys.stdout.isatty():
         return screen.Lines(sys.stdout, sys.stderr, as_json)
     return screen.Screen(rich.console.Console(highlight=False))
+
+
+class Requests(Protocol):
+    """What sends requests to ``/migrator/v1``; see :class:`migrator.operator.watch.client.Client`."""
+
+    def request(self, method: str, path: str, body: Any = None, **query: Any) -> dict[str, Any]:
+        """Send a request, and return the reply."""
+
+
+def pages(client: Requests, path: str, **query: Any) -> Iterator[dict[str, Any]]:
+    """Yield all elements of a list, each of which has a uuid or a name.
+
+    :param path: below ``/migrator/v1``; its last part names the list.
+    """
+    name = path.strip('/')
+    while True:
+        page = client.request('GET', path, **query)
+        yield from page[name]
+        if f'{name}_links' not in page:
+            return
+        last = page[name][-1]
+        query = query | {'marker': last.get('uuid') or last['name']}
 
 
 def part(text: str) -> str:

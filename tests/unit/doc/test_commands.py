@@ -29,6 +29,7 @@ NOT_RUN = {
 }
 #: The beginning of command lines of migrator-manage that are only parsed.
 PARSED = {
+    ('maintenance',): 'it needs the REST API, as in tests/unit/operator/cli/test_maintenance.py',
     ('watch',): 'it reads the REST API, as tests/functional/test_watch.py does',
     ('drain', 'start', 'host1', '--reason', 'new firmware', '--watch'): 'as watch',
     ('drain', 'start', 'host1', '--watch'): 'as watch',

@@ -30,7 +30,7 @@ BOOT = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text().strip()
 
 @pytest.fixture
 def work(tmp_path, monkeypatch):
-    """Return work whose command has the pipes ``ready`` and ``go`` in its directory; end its processes afterwards."""
+    """Return work whose command has the pipes ``ready`` and ``go``; end its processes afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('PYTHONPATH', str(pathlib.Path(supervisor.__file__).parents[3]))
     for name in ('ready', 'go'):

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The work at the hosts of a maintenance by commands, each under a supervisor of its own.
+
+A host that is ready is claimed with a uuid that is chosen here, and gets a directory of that name before. What goes on
+is read from the maintenance and from these directories alone, so that any later call goes on where this one has ended,
+however it has ended::
+
+    DIRECTORY/MAINTENANCE/HOST/CLAIM/check       whether there is anything to do
+    DIRECTORY/MAINTENANCE/HOST/CLAIM/run         the work
+    DIRECTORY/MAINTENANCE/HOST/CLAIM/verify-1    whether the work has done what it should; and so on
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import pathlib
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib import parse
+from uuid import UUID
+
+from migrator import exception, executors
+from migrator.drain.maintenance.turns import ENDS, TurnStatus
+from migrator.objects import times
+from migrator.operator.maintenance.supervisor import State, Work
+from migrator.operator.watch import errors
+
+#: The exit status of a command that had nothing to do.
+NOTHING_TO_DO = 70
+#: Seconds between two looks.
+EVERY = 2.0
+
+Document = Mapping[str, Any]
+#: Sends an action on a host: (action, its body).
+Act = Callable[[str, dict[str, Any]], object]
+
+
+@dataclasses.dataclass(frozen=True)
+class Commands:
+    """The commands for one host. ``{host}`` in a word stands for its name.
+
+    :ivar run: the work.
+    :ivar check: runs before it, and may end with :data:`NOTHING_TO_DO`.
+    :ivar verify: is repeated after it until it succeeds.
+    :ivar limit: seconds after which ``check``, ``run`` and each attempt of ``verify`` are ended.
+    :ivar verify_for: seconds for which ``verify`` is repeated.
+    :ivar verify_every: seconds between two attempts of it.
+    """
+
+    run: str
+    check: str | None = None
+    verify: str | None = None
+    limit: float = 3600.0
+    verify_for: float = 3600.0
+    verify_every: float = 10.0
+
+
+def default_directory(environ: Mapping[str, str]) -> pathlib.Path:
+    """Return the directory of all work, below ``$XDG_STATE_HOME`` or ``~/.local/state``."""
+    home = environ.get('XDG_STATE_HOME') or pathlib.Path('~/.local/state').expanduser()
+    return pathlib.Path(home) / 'migrator' / 'work'
+
+
+class Worker:
+    """What works at the hosts of one maintenance.
+
+    :param uuid: the maintenance.
+    :param act: sends an action on a host to the API.
+    :param directory: of the work at all maintenances.
+    :param threads: makes claims, and has the clock of the supervisors.
+    :param say: shows a line to the user.
+    """
+
+    def __init__(
+        self,
+        uuid: str,
+        commands: Commands,
+        act: Act,
+        directory: pathlib.Path,
+        threads: executors.Threads,
+        say: Callable[[str], object],
+    ) -> None:
+        self._commands = commands
+        self._act = act
+        self._root = _of_maintenance(directory, uuid)
+        self._threads = threads
+        self._say = say
+        self._said: dict[str, str] = {}
+
+    def look(self, maintenance: Document) -> bool:
+        """Claim what is ready, and go on with what was claimed here; return whether the maintenance has ended."""
+        for host in maintenance['hosts']:
+            try:
+                self._advance(host)
+            except exception.MigratorException as error:  # the other hosts go on, and this one is looked at again
+                self.note(host['host'], error.message)
+        said = maintenance['waits_for'] or maintenance['message']
+        if maintenance['status'] != 'running' and said:
+            self.note('', f'The maintenance is {maintenance["status"]}. {said}')
+        return maintenance['status'] in ENDS
+
+    def _advance(self, host: Document) -> None:
+        name, status = host['host'], host['status']
+        if status == TurnStatus.READY:
+            claim = self._chosen(name)
+            self._act('begin', {'host': name, 'claim': claim})
+            self.note(name, f'claimed; its logs are in {_of_host(self._root, name) / claim}')
+            self._go_on(name, claim)
+        elif status == TurnStatus.WORKING and host['claim'] in {path.name for path in _claims(self._root, name)}:
+            self._go_on(name, host['claim'])
+        else:
+            self.note(name, f'{status}. {host["reason"] or ""}'.strip())
+
+    def _chosen(self, host: str) -> str:
+        """Return a claim that was chosen and never used, such as by a call that was killed; or a new one."""
+        for path in _claims(self._root, host):
+            if not any(path.iterdir()):
+                return path.name
+        claim = self._threads.new_uuid()
+        (_of_host(self._root, host) / claim).mkdir(mode=0o700, parents=True)
+        return claim
+
+    # --- one host ----------------------------------------------------------------------------------------------------
+
+    def _go_on(self, host: str, claim: str) -> None:
+        """Start the next command of a host, or report how its work has ended."""
+        path = _of_host(self._root, host) / claim
+        for stage, command in (('check', self._commands.check), ('run', self._commands.run)):
+            if command is None:
+                continue
+            work = Work(path / stage)
+            if not self._has_ended(work, host, stage, command):
+                return
+            action, why = _judged(work, stage)
+            if action:
+                self._report(host, action, claim, why)
+                return
+        self._verify(host, claim, path)
+
+    def _has_ended(self, work: Work, host: str, stage: str, command: str) -> bool:
+        """Return whether a command has ended, and start it unless it was begun."""
+        state = work.state()
+        if state is State.NEW:
+            words = [word.replace('{host}', host) for word in shlex.split(command)]
+            try:
+                work.start(words, {'MIGRATOR_HOST': host}, self._commands.limit)
+            except exception.Conflict:
+                return False  # another call for the same maintenance was faster
+            self.note(host, f'{stage}: {shlex.join(words)}')
+        return state in (State.ENDED, State.INTERRUPTED)
+
+    def _verify(self, host: str, claim: str, path: pathlib.Path) -> None:
+        command = self._commands.verify
+        if command is None:
+            self._report(host, 'done', claim)
+            return
+        number = max(_attempts(path), default=1)
+        work = Work(path / f'verify-{number}')
+        if not self._has_ended(work, host, f'verify-{number}', command):
+            return
+        result, began = work.result(), Work(path / 'run').result()
+        if result is not None and result.own_status == 0:
+            self._report(host, 'done', claim)
+            return
+        now = self._threads.clock.now()
+        ended = result.ended_at if result is not None else work.begun_at or now
+        if began is not None and now - began.ended_at >= datetime.timedelta(seconds=self._commands.verify_for):
+            said = result.text if result is not None else 'it was interrupted'
+            why = f'verify has not succeeded for {times.span(self._commands.verify_for)}; at last: {said}.'
+            self._report(host, 'fail', claim, f'{why} See {work.log}')
+        elif now - ended >= datetime.timedelta(seconds=self._commands.verify_every):
+            again = Work(path / f'verify-{number + 1}')
+            self._has_ended(again, host, f'verify-{number + 1}', command)
+
+    def _report(self, host: str, action: str, claim: str, why: str = '') -> None:
+        body = {'host': host, 'claim': claim}
+        if why:
+            body['reason'] = why[:255]
+        self._act(action, body)
+        self.note(host, f'{action}{f": {why}" if why else ""}')
+
+    def note(self, host: str, line: str) -> None:
+        """Show a line, unless it was the last one of its host."""
+        if self._said.get(host) != line:
+            self._said[host] = line
+            at = times.moment(self._threads.clock.now())
+            self._say(f'{at} {host}: {line}' if host else f'{at} {line}')
+
+
+def follow(worker: Worker, read: Callable[[], dict[str, Any]], sleep: Callable[[float], None]) -> dict[str, Any]:
+    """Work until a maintenance has ended, and return it.
+
+    If the API is away for a while, work in progress goes on. At the first look that is an error.
+
+    :param read: returns the maintenance.
+    :raises migrator.operator.watch.errors.ApiRefused: the API refuses to show it.
+    :raises migrator.operator.watch.errors.ApiUnreachable: the API does not reply to the first request.
+    """
+    maintenance = read()
+    while not worker.look(maintenance):
+        sleep(EVERY)
+        try:
+            maintenance = read()
+        except errors.ApiUnreachable as error:
+            worker.note('', f'{error.message} Trying again every {EVERY:g} s.')
+    return maintenance
+
+
+def living(directory: pathlib.Path, uuid: str, host: str) -> list[int]:
+    """Return the processes that are left of the work at a host, such as after its supervisor was killed.
+
+    :param directory: of the work at all maintenances.
+    :param uuid: the maintenance.
+    """
+    return [
+        pid
+        for claim in _claims(_of_maintenance(directory, uuid), host)
+        for path in claim.iterdir()
+        for pid in Work(path).living()
+    ]
+
+
+def _of_maintenance(directory: pathlib.Path, uuid: str) -> pathlib.Path:
+    return directory / str(UUID(uuid))
+
+
+def _of_host(root: pathlib.Path, host: str) -> pathlib.Path:
+    """Return the directory of a host, whatever characters its name has."""
+    name = parse.quote(host, safe='')
+    return root / (name if name.strip('.') else name.replace('.', '%2E'))
+
+
+def _claims(root: pathlib.Path, host: str) -> list[pathlib.Path]:
+    try:
+        return sorted(path for path in _of_host(root, host).iterdir() if path.is_dir())
+    except FileNotFoundError:
+        return []
+
+
+def _judged(work: Work, stage: str) -> tuple[str, str]:
+    """Return what follows from a command that has ended, and why: ``skip``, ``fail`` or nothing."""
+    result = work.result()
+    if result is None:
+        at = f', begun at {times.moment(work.begun_at)} UTC' if work.begun_at is not None else ''
+        left = ', '.join(map(str, work.living()))
+        still = f' Of it still runs: process {left}.' if left else ''
+        return 'fail', f'{stage} was interrupted{at}.{still} See {work.log}'
+    if result.own_status == NOTHING_TO_DO:
+        return 'skip', ''
+    return ('', '') if result.own_status == 0 else ('fail', f'{stage}: {result.text}. See {work.log}')
+
+
+def _attempts(path: pathlib.Path) -> Iterator[int]:
+    for one in path.iterdir():
+        found = re.fullmatch('verify-([0-9]{1,6})', one.name)
+        if found:
+            yield int(found[1])
