@@ -234,23 +234,36 @@ class ConductorEngine:
         return self._tools.database.drains.enable_host(drain)
 
     def check_empty(self, host: str) -> list[Check]:
-        """Check whether hypervisor, database, Placement or cleanups have anything left of a guest of the host."""
+        """Check whether hypervisor, database, Placement or cleanups have anything of a guest of the host.
+
+        A guest on its way to the host counts. As long as its migration has not begun there, only the database has that.
+        """
         database = self._tools.database
-        guests = [f'{guest.name} ({guest.uuid})' for guest in database.instances.list({'host': host})]
+        rows = database.migrations.list({'host': host}, in_progress=True)
+        coming = [row for row in rows if row.dest_compute == host]
+        # Read after those, so that one that arrives in between is found.
+        here = {guest.uuid: guest.name for guest in database.instances.list({'host': host})}
+        names = self._names([row.instance_uuid for row in coming])
+        guests = [f'{name} ({uuid})' for uuid, name in here.items()]
+        guests += [
+            f'{names[row.instance_uuid]} ({row.instance_uuid}), on its way by migration {row.uuid}'
+            for row in coming
+            if row.instance_uuid in names.keys() - here.keys()
+        ]
         cleanups = [f'{one.step} of migration {one.migration_uuid}' for one in database.cleanups.list(host=host)]
         return [
-            Check('guests at the hypervisor', _shown(self._at_hypervisor(host))),
+            Check('guests at the hypervisor', _shown(self._at_hypervisor(host, rows))),
             Check('guests in the database', _shown(guests)),
             Check('allocations in Placement', _shown(self._allocations(host))),
             Check('pending cleanups', _shown(cleanups)),
         ]
 
-    def _at_hypervisor(self, host: str) -> list[str]:
+    def _at_hypervisor(self, host: str, rows: Sequence[Migration]) -> list[str]:
         try:
             found = self._tools.hosts.api.list_guests(context.admin_context(), host, _TIMEOUT)
         except (exception.RPCTimeout, exception.RemoteError) as error:
             return [f'not known, because host {host} did not list them: {exception.message_of(error)}']
-        undecided = self._tools.database.migrations.list({'source_compute': host, 'status': _S.FINISHED.value}, True)
+        undecided = [row for row in rows if row.source_compute == host and row.status == _S.FINISHED]
         decides = {row.instance_uuid: f'. {to_decide(row.instance_uuid, host, True)}' for row in undecided}
         left = [guest for guest in found if guest.state != protocol.GuestState.ABSENT]
         names = self._names([guest.instance_uuid for guest in left])

@@ -38,8 +38,8 @@ def legal(world: World) -> Iterator[str]:
 
     - A migration of a drain leaves the drain's host to one of the drain's destinations, or returns to the host.
     - A drain has no more migrations in progress than ``parallel`` and the highest bounds of the site so far.
-    - When ``completed`` is written, the host has no guest in the database, none at the hypervisor and no allocation.
-      Guests that were created shortly before are exempt.
+    - When ``completed`` is written, the host has no guest in the database, none on its way, none at the hypervisor and
+      no allocation. Guests that were created, and migrations that were changed, shortly before are exempt.
     - A drain that has ended has no member that waits or moves.
     """
     hosts = collections.Counter(drain.host for drain in world.drains.values() if not drain.ended)
@@ -94,6 +94,11 @@ def _not_empty(world: World, drain: Drain) -> Iterator[str]:
     host = world.hosts.get(drain.host)
     found = {
         'in the database': {one.uuid for one in world.instances.values() if one.host == drain.host},
+        'on its way': {
+            one.instance_uuid
+            for one in world.migrations.values()
+            if one.in_progress and one.dest_compute == drain.host and one.updated_at and one.updated_at <= since
+        },
         'at the hypervisor': {uuid for uuid, guest in host.guests.items() if guest.present} if host else set(),
         'in Placement': {
             consumer for provider in world.tree(drain.host) for consumer in world.providers[provider].holders
