@@ -129,8 +129,10 @@ class Worker:
     def _go_on(self, host: str, claim: str) -> None:
         """Start the next command of a host, or report how its work has ended."""
         path = _of_host(self._root, host) / claim
+        # A check that is given only now comes too late for work that was begun.
+        was_begun = Work(path / 'run').state() is not State.NEW
         for stage, command in (('check', self._commands.check), ('run', self._commands.run)):
-            if command is None:
+            if command is None or (stage == 'check' and was_begun):
                 continue
             work = Work(path / stage)
             if not self._has_ended(work, host, stage, command):

@@ -314,6 +314,15 @@ def test_work_whose_supervisor_is_gone_has_failed_and_is_not_retried_while_it_ru
     verbs.check_living(shift.directory, shift.uuid, 'host1')
 
 
+def test_check_that_is_given_later_does_not_run_for_work_that_was_begun(shift):
+    shift.until_ready('host1')
+    shift.worker(run='true').look(verbs.find(shift.client, shift.uuid))
+    assert shift.works(run='true', check=shift.script('sys.exit(70)')) == {
+        'host1': ('done', None),
+        'host2': ('skipped', 'It was skipped by admin.'),
+    }
+
+
 def test_api_that_is_away_interrupts_nothing(shift):
     away = errors.ApiUnreachable(url='http://api/', reason='refused')
 
