@@ -84,7 +84,7 @@ class ConductorAPI:
         :raises migrator.exception.ServiceUnreachable: no conductor replied within :data:`PLAN_TIMEOUT`. The host may
             be claimed nevertheless.
         """
-        given = {'maintenance': maintenance, 'host': host, 'claim': claim}
+        given = {'maintenance': maintenance, 'host': host} | ({} if claim is None else {'claim': claim})
         found: Turn = self._call(context, 'begin_turn', PLAN_TIMEOUT, **given)
         return found
 

@@ -456,7 +456,7 @@ class Migrations:
         """
         with self._engine.writer() as session:
             known = services.lock_boot(session, report.host)
-            if known not in (report.replaces, report.boot_id):
+            if report.replaces != '' and known not in (report.replaces, report.boot_id):
                 raise exception.BootReplaced(host=report.host, boot_id=report.boot_id, known=known)
             claims = machines.compare(session, report)
             more: dict[str, Any] = {'slots': report.limit, 'kernel': report.kernel}

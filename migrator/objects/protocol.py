@@ -278,7 +278,8 @@ class HostReport(base.Versioned):
     :ivar adoptable: the guests that the conductor adopts if the database does not know them; each is an instance.
     :ivar identity: what distinguishes the machine from every other one; None: its driver knows nothing like that.
     :ivar kernel: what distinguishes this start of its kernel from every other one; None: likewise.
-    :ivar replaces: the boot that was registered when this one began to register; None: none was, or it was not known.
+    :ivar replaces: the boot that was registered when this one began to register; None: none was, or it was not known;
+        '': a service of an earlier commit does not say.
     """
 
     host: str
@@ -290,7 +291,7 @@ class HostReport(base.Versioned):
     adoptable: list[base.Versioned] = dataclasses.field(default_factory=list)
     identity: str | None = None
     kernel: str | None = None
-    replaces: str | None = None
+    replaces: str | None = ''
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant(
         'dead-boot-replaces-the-living-one',
         MIGRATIONS,
-        'if known not in (report.replaces, report.boot_id):',
+        "if report.replaces != '' and known not in (report.replaces, report.boot_id):",
         'if known is None and report.replaces is not None:',
         'The late registration of a dead boot makes the living compute service refuse every command.',
     ),

@@ -44,8 +44,12 @@ def begin(store: Store, engine: Engine, uuid: str, host: str, by: str | None, cl
     """
 
     def claimed(maintenance: Maintenance, turns: Sequence[Turn], turn: Turn) -> _Changes | None:
-        if claim is not None and (turn.status, turn.claim) == (_T.WORKING, claim):
-            return None  # the reply to the first request was lost
+        if claim is not None and claim == turn.claim:
+            if (turn.status, turn.claimed_by) == (_T.WORKING, by):
+                return None  # the reply to the first request was lost
+            if turn.status == _T.READY:
+                do = f'work with the claim {claim} has ended. Choose another claim'
+                raise _refused(maintenance, turn, 'begin', turn.status, do)
         _refuse_unless(maintenance, turn, 'begin', (_T.READY,), _how_to_begin(turn))
         if maintenance.cancel_requested_at is not None or maintenance.paused:
             do = 'it was cancelled' if maintenance.cancel_requested_at is not None else 'resume it first'
@@ -151,8 +155,8 @@ def skip(
             _T.RETURNING: 'wait until it is back. If it does not come back, report that with fail, and skip it then',
         }.get(TurnStatus(turn.status), 'nothing is left to do')
         _refuse_unless(maintenance, turn, 'skip', (_T.WAITING, _T.READY, _T.WORKING, _T.FAILED), do)
-        if turn.status == _T.WORKING:
-            _check_claim(maintenance, turn, 'skip', claim)
+        if turn.status == _T.WORKING or claim is not None:
+            _check_claim(maintenance, turn, 'skip', claim, (_T.WORKING, _T.FAILED))
         if stays_disabled and turn.status != _T.FAILED:
             do = 'only a host that has failed can stay disabled. Leave stays_disabled out'
             raise _refused(maintenance, turn, 'skip', turn.status, do)
@@ -179,8 +183,9 @@ def retry(store: Store, uuid: str, host: str, by: str | None) -> Turn:
         _refuse_unless(maintenance, turn, 'retry', (_T.FAILED,), 'only a host that has failed can be retried')
         if maintenance.cancel_requested_at is not None:
             raise _refused(maintenance, turn, 'retry', maintenance.shown_status, 'request a new maintenance')
-        # Everything but its place, and how it is out of service, is as at first.
+        # Everything but its place, and how it is out of service, is as at first. Its claim is kept, to be known again.
         kept: dict[str, Any] = {'position': turn.position, 'group': turn.group, 'is_out': turn.is_out}
+        kept |= {'claim': turn.claim}
         first = Turn(host=host, last_drain=turn.drain or turn.last_drain, **kept)
         values = {name: value for name, value in vars(first).items() if value != getattr(turn, name)}
         return _running_again(maintenance) | _forgiven(maintenance, turns), values

@@ -54,6 +54,7 @@ def of_turn(maintenance: Maintenance, turn: Turn, now: datetime.datetime) -> dic
         lapses_at = turn.claimed_at + datetime.timedelta(seconds=maintenance.work_timeout)
     return {
         **{name: getattr(turn, name) for name in _OF_TURN},
+        'claim': turn.claim if turn.claimed_at is not None else None,
         'out_of_service': turn.is_out,
         'claim_lapses_at': lapses_at,
         'claim_has_lapsed': lapses_at is not None and has_lapsed(maintenance, turn, now),

@@ -132,7 +132,7 @@ class Turn(base.Versioned):
     :ivar drain: the drain that empties it, committed before that is requested.
     :ivar last_drain: the drain of an earlier try, which may have disabled it.
     :ivar moves: guest -> the destination that the plan has given it.
-    :ivar claim: identifies its work; None: no user has claimed it.
+    :ivar claim: identifies its work, or without ``claimed_at`` the last one; None: no user has claimed it.
     :ivar kernel: the start of its kernel when it was claimed; None: it reports none.
     :ivar boot: the start of its compute service when it was claimed.
     :ivar was_worked_on: whether the work has done something, so that the host has to show that it is back.

@@ -46,6 +46,10 @@ _BYTES, _CHARACTERS = 64 * 1024, 1000
 _START = 60.0
 #: Seconds between two looks at processes that do not report their end, and how often SIGKILL is sent to them.
 _AGAIN, _ROUNDS = 0.05, 100
+#: Seconds until a result is written again.
+_RESULT_AGAIN = 5.0
+#: The variables that no command inherits.
+_SECRETS = ('OS_PASSWORD', 'OS_TOKEN', 'OS_APPLICATION_CREDENTIAL_SECRET')
 #: The greatest number of seconds that one wait takes.
 _LONGEST = 3600.0
 #: What the supervisor waits for.
@@ -289,7 +293,7 @@ class Work:
         log = state.opened(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, mine=True)
         try:
             process = subprocess.Popen(  # noqa: S603 -- no shell
-                [sys.executable, '-m', 'migrator.operator.maintenance.supervisor', str(self.directory)],
+                [sys.executable, '-P', '-m', 'migrator.operator.maintenance.supervisor', str(self.directory)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, pass_fds=(lock,),
             )  # fmt: skip
         finally:
@@ -387,8 +391,8 @@ def _read(path: pathlib.Path, of: Callable[[Mapping[str, Any]], T]) -> T | None:
 
 def _damaged(path: pathlib.Path, error: Exception) -> exception.Invalid:
     return exception.Invalid(
-        f'{path} cannot be read ({exception.message_of(error)}). Find out whether the work was done, and remove the '
-        'directory.'
+        f'{path} cannot be read ({exception.message_of(error)}). Find out whether the work was done, and report its '
+        'end with its claim.'
     )
 
 
@@ -468,8 +472,19 @@ def main(argv: Sequence[str]) -> int:
     with contextlib.suppress(BrokenPipeError):  # the worker was killed, and this process goes on
         os.write(writer, b'.')
     os.close(writer)
-    work._end(_run(order, begun, clock))
-    return 0
+    result = _run(order, begun, clock)
+    while True:
+        try:
+            work._end(result)
+            return 0
+        except OSError as error:  # such as a full disk: until then the work counts as running
+            print(f'The result cannot be written, trying again: {error}', file=sys.stderr)
+            signal.sigtimedwait((), _RESULT_AGAIN)
+
+
+def _environment() -> dict[str, str]:
+    """Return what a command inherits. The credentials of the cloud could get into its log."""
+    return {name: value for name, value in os.environ.items() if name not in _SECRETS}
 
 
 def _run(order: _Order, begun: _Begun, clock: Clock) -> Result:
@@ -477,7 +492,7 @@ def _run(order: _Order, begun: _Begun, clock: Clock) -> Result:
     try:
         # Its output goes where that of this process goes. It does not inherit the lock, which a daemon would keep.
         process = subprocess.Popen(  # noqa: S603 -- the operator has typed it
-            order.argv, stdin=subprocess.DEVNULL, env={**os.environ, **order.environment}, process_group=0,
+            order.argv, stdin=subprocess.DEVNULL, env=_environment() | order.environment, process_group=0,
             preexec_fn=_restore_signals,
         )  # fmt: skip
     except (OSError, ValueError, subprocess.SubprocessError) as error:

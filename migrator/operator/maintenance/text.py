@@ -74,10 +74,10 @@ def advice(maintenance: Document, typed: str) -> Iterator[str]:
         yield f"Work on what is ready: {typed} work {uuid} --run 'COMMAND {{host}}'"
         yield f'Or claim a host: {typed} begin {uuid} {ready["host"]}'
     for one in maintenance['hosts']:
-        if one['claim_has_lapsed']:
-            yield (
-                f'Once the work at {one["host"]} has ended: {typed} done {uuid} {one["host"]} --claim {one["claim"]}'
-            )
+        if one['status'] == TurnStatus.WORKING:
+            rest = f'{uuid} {one["host"]} --claim {one["claim"]}'
+            yield f'Once the work at {one["host"]} has ended: {typed} done {rest}'
+            yield f'Or, if it has failed: {typed} fail {rest}'
     if failed is not None:
         yield f'Once a failed host is mended: {typed} retry {uuid} {failed["host"]}'
         yield f'To leave one out that stays broken: {typed} skip {uuid} {failed["host"]} --stays-disabled'
@@ -88,6 +88,11 @@ def advice(maintenance: Document, typed: str) -> Iterator[str]:
 def plan(found: Document) -> Iterator[str]:
     """Yield the lines about a plan."""
     yield command.table(PLAN_COLUMNS, plan_rows(found))
+    yield from plan_in_all(found)
+
+
+def plan_in_all(found: Document) -> Iterator[str]:
+    """Yield what a plan says of all hosts together."""
     guests = base.count(found['guests'], 'guest')
     yield (
         f'{guests} in {base.count(found["moves"], "move")}: {found["moves_per_guest"]} for each, and no order needs '

@@ -127,10 +127,11 @@ def _change(action: str) -> Callable[[Asked], int]:
 def _of_host(action: str) -> Callable[[Asked], int]:
     def act(asked: Asked) -> int:
         client, given = connect(asked), asked.arguments
-        found = request_action(client, named(client, given), action, of_host(given))
+        uuid = named(client, given)
+        found = request_action(client, uuid, action, of_host(given))
         said = f'{found["host"]} is {found["status"]}.'
         if action == 'begin':
-            said = f'{said} Report the end of the work: {_typed(asked)} done {given.maintenance} {found["host"]} '
+            said = f'{said} Report the end of the work: {_typed(asked)} done {uuid} {found["host"]} '
             said += f'--claim {found["claim"]}'
         asked.answer(found, base.printable(said))
         return command.RIGHT
@@ -142,7 +143,7 @@ def retry(asked: Asked) -> int:
     """Put a host that has failed back, unless work at it still runs on this machine."""
     client, given = connect(asked), asked.arguments
     uuid = named(client, given)
-    check_living(work.default_directory(os.environ), uuid, given.host)
+    check_living(given.directory or work.default_directory(os.environ), uuid, given.host)
     found = request_action(client, uuid, 'retry', of_host(given))
     asked.answer(found, base.printable(f'{found["host"]} is {found["status"]}.'))
     return command.RIGHT
@@ -155,8 +156,7 @@ def check_living(directory: pathlib.Path, uuid: str, host: str) -> None:
     """
     left = work.living(directory, uuid, host)
     if left:
-        pids = ', '.join(map(str, left))
-        raise exception.Conflict(f'Cannot retry {host}: of its work still runs process {pids}. Wait for it, or end it.')
+        raise exception.Conflict(f'Cannot retry {host}: its work still runs: {work.pids(left)}. Wait, or end it.')
 
 
 def do_work(asked: Asked) -> int:
@@ -187,7 +187,7 @@ def work_at(
 
 def commands_of(given: argparse.Namespace) -> work.Commands:
     """Return the commands that a command line gives."""
-    named = {field.name: getattr(given, field.name, None) for field in dataclasses.fields(work.Commands)}
+    named = {field.name: getattr(given, f'work_{field.name}', None) for field in dataclasses.fields(work.Commands)}
     return work.Commands(**{name: value for name, value in named.items() if value is not None})
 
 
@@ -195,17 +195,18 @@ def add_work(parser: argparse.ArgumentParser, style: str = 'MAINTENANCE') -> Non
     """Add the arguments of ``work``."""
     which(parser, style)
     what = 'there is no shell; {host} and the variable MIGRATOR_HOST have the host'
-    parser.add_argument('--run', metavar='COMMAND', type=_words, required=True, help=f'the work at a host; {what}')
+    parser.add_argument(
+        '--run', dest='work_run', metavar='COMMAND', type=_words, required=True, help=f'the work at a host; {what}'
+    )
     help_ = f'runs before it: exit status 0 goes on, {work.NOTHING_TO_DO} skips the host, any other is a failure'
-    parser.add_argument('--check', metavar='COMMAND', type=_words, help=help_)
+    parser.add_argument('--check', dest='work_check', metavar='COMMAND', type=_words, help=help_)
     help_ = 'runs after it, again and again until its exit status is 0; only then the work has ended'
-    parser.add_argument('--verify', metavar='COMMAND', type=_words, help=help_)
-    help_ = 'how long check, run and an attempt of verify may take; default 1 h'
-    parser.add_argument('--limit', metavar='SPAN', type=command.seconds, help=help_)
+    parser.add_argument('--verify', dest='work_verify', metavar='COMMAND', type=_words, help=help_)
+    help_ = 'how long check and run may take, each; default 1 h. An attempt of verify has a minute'
+    parser.add_argument('--limit', dest='work_limit', metavar='SPAN', type=command.seconds, help=help_)
     help_ = 'for how long verify is repeated; default 1 h'
-    parser.add_argument('--verify-for', metavar='SPAN', type=command.seconds, help=help_)
-    help_ = 'the directory with the logs and results; default: $XDG_STATE_HOME/migrator/work or ~/.local/state/...'
-    parser.add_argument('--directory', metavar='PATH', type=pathlib.Path, help=help_)
+    parser.add_argument('--verify-for', dest='work_verify_for', metavar='SPAN', type=command.seconds, help=help_)
+    _add_directory(parser)
 
 
 def _words(text_: str) -> str:
@@ -277,6 +278,19 @@ def add_skip(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--stays-disabled', action='store_const', const=True, default=None, help=help_)
 
 
+def add_retry(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``retry``."""
+    _add_host(parser)
+    _add_directory(parser)
+
+
+def _add_directory(parser: argparse.ArgumentParser) -> None:
+    help_ = (
+        'the directory with the logs and results of work; default: migrator/work in $XDG_STATE_HOME or ~/.local/state'
+    )
+    parser.add_argument('--directory', metavar='PATH', type=pathlib.Path, help=help_)
+
+
 #: Each action on a maintenance: its help.
 CHANGES = {
     'pause': 'begin no further host; work in progress goes on',
@@ -288,7 +302,7 @@ ACTIONS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     'begin': ('claim a host that is ready, before the work at it', add_begin),
     'done': ('report that the work at a host has ended', add_done),
     'fail': ('report that the work at a host has failed', add_fail),
-    'retry': ('put a host that has failed back among those that wait', _add_host),
+    'retry': ('put a host that has failed back among those that wait', add_retry),
     'skip': ('leave out a host that waits, is ready, is worked on or has failed', add_skip),
 }
 

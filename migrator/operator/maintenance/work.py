@@ -13,18 +13,20 @@ however it has ended::
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
+import math
 import pathlib
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib import parse
 from uuid import UUID
 
 from migrator import exception, executors
-from migrator.drain.maintenance.turns import ENDS, TurnStatus
+from migrator.drain.maintenance.turns import ENDS, MaintenanceStatus, TurnStatus
 from migrator.objects import times
 from migrator.operator.maintenance.supervisor import State, Work
 from migrator.operator.watch import errors
@@ -33,6 +35,13 @@ from migrator.operator.watch import errors
 NOTHING_TO_DO = 70
 #: Seconds between two looks.
 EVERY = 2.0
+#: How many looks lie between two requests of a claim that was refused.
+_LOOKS = 15
+#: Seconds after which an attempt of ``verify`` is ended: the connection to a host that restarts may hang.
+_ATTEMPT = 60.0
+
+#: The greatest length of a reason, and the most processes that are named.
+_LONGEST, _NAMED = 255, 5
 
 Document = Mapping[str, Any]
 #: Sends an action on a host: (action, its body).
@@ -90,24 +99,34 @@ class Worker:
         self._threads = threads
         self._say = say
         self._said: dict[str, str] = {}
+        #: Host -> for how many looks no further ``begin`` is sent.
+        self._rests: dict[str, int] = {}
 
     def look(self, maintenance: Document) -> bool:
         """Claim what is ready, and go on with what was claimed here; return whether the maintenance has ended."""
+        said = maintenance['waits_for'] or maintenance['message'] or ''
+        self.note('', f'The maintenance is {maintenance["status"]}. {said}'.rstrip())
         for host in maintenance['hosts']:
             try:
-                self._advance(host)
-            except exception.MigratorException as error:  # the other hosts go on, and this one is looked at again
-                self.note(host['host'], error.message)
-        said = maintenance['waits_for'] or maintenance['message']
-        if maintenance['status'] != 'running' and said:
-            self.note('', f'The maintenance is {maintenance["status"]}. {said}')
+                self._advance(host, maintenance['status'] == MaintenanceStatus.RUNNING)
+            except (exception.MigratorException, OSError) as error:  # the others go on; this is looked at again
+                self.note(host['host'], exception.message_of(error))
         return maintenance['status'] in ENDS
 
-    def _advance(self, host: Document) -> None:
+    def _advance(self, host: Document, may_begin: bool) -> None:
         name, status = host['host'], host['status']
         if status == TurnStatus.READY:
+            self._rests[name] = self._rests.get(name, 0) - 1
+            if not may_begin or self._rests[name] > 0:
+                return
+            left = _living(self._root, name)
+            if left:
+                self.note(name, f'earlier work still runs: {pids(left)}. Wait for it, or end it')
+                return
             claim = self._chosen(name)
+            self._rests[name] = _LOOKS  # unless the request is accepted
             self._act('begin', {'host': name, 'claim': claim})
+            self._rests[name] = 0
             self.note(name, f'claimed; its logs are in {_of_host(self._root, name) / claim}')
             self._go_on(name, claim)
         elif status == TurnStatus.WORKING and host['claim'] in {path.name for path in _claims(self._root, name)}:
@@ -132,24 +151,25 @@ class Worker:
         # A check that is given only now comes too late for work that was begun.
         was_begun = Work(path / 'run').state() is not State.NEW
         for stage, command in (('check', self._commands.check), ('run', self._commands.run)):
-            if command is None or (stage == 'check' and was_begun):
-                continue
             work = Work(path / stage)
-            if not self._has_ended(work, host, stage, command):
+            # One that was given to an earlier call is waited for.
+            if (command is None and work.state() is State.NEW) or (stage == 'check' and was_begun):
+                continue
+            if not self._has_ended(work, host, stage, command or ''):
                 return
             action, why = _judged(work, stage)
             if action:
-                self._report(host, action, claim, why)
+                self._report(host, action, claim, why, work)
                 return
         self._verify(host, claim, path)
 
-    def _has_ended(self, work: Work, host: str, stage: str, command: str) -> bool:
+    def _has_ended(self, work: Work, host: str, stage: str, command: str, most: float = math.inf) -> bool:
         """Return whether a command has ended, and start it unless it was begun."""
         state = work.state()
         if state is State.NEW:
             words = [word.replace('{host}', host) for word in shlex.split(command)]
             try:
-                work.start(words, {'MIGRATOR_HOST': host}, self._commands.limit)
+                work.start(words, {'MIGRATOR_HOST': host}, min(self._commands.limit, most))
             except exception.Conflict:
                 return False  # another call for the same maintenance was faster
             self.note(host, f'{stage}: {shlex.join(words)}')
@@ -162,7 +182,7 @@ class Worker:
             return
         number = max(_attempts(path), default=1)
         work = Work(path / f'verify-{number}')
-        if not self._has_ended(work, host, f'verify-{number}', command):
+        if not self._has_ended(work, host, f'verify-{number}', command, _ATTEMPT):
             return
         result, began = work.result(), Work(path / 'run').result()
         if result is not None and result.own_status == 0:
@@ -173,15 +193,17 @@ class Worker:
         if began is not None and now - began.ended_at >= datetime.timedelta(seconds=self._commands.verify_for):
             said = result.text if result is not None else 'it was interrupted'
             why = f'verify has not succeeded for {times.span(self._commands.verify_for)}; at last: {said}.'
-            self._report(host, 'fail', claim, f'{why} See {work.log}')
-        elif now - ended >= datetime.timedelta(seconds=self._commands.verify_every):
+            self._report(host, 'fail', claim, why, work)
+        elif not -_LOOKS < (now - ended).total_seconds() < self._commands.verify_every:  # the clock may be set back
             again = Work(path / f'verify-{number + 1}')
-            self._has_ended(again, host, f'verify-{number + 1}', command)
+            self._has_ended(again, host, f'verify-{number + 1}', command, _ATTEMPT)
 
-    def _report(self, host: str, action: str, claim: str, why: str = '') -> None:
+    def _report(self, host: str, action: str, claim: str, why: str = '', work: Work | None = None) -> None:
         body = {'host': host, 'claim': claim}
-        if why:
-            body['reason'] = why[:255]
+        if action == 'fail' and work is not None:
+            where = f' See {work.log}'
+            why = why[: max(0, _LONGEST - len(where))] + where
+            body['reason'] = why[:_LONGEST]
         self._act(action, body)
         self.note(host, f'{action}{f": {why}" if why else ""}')
 
@@ -190,7 +212,8 @@ class Worker:
         if self._said.get(host) != line:
             self._said[host] = line
             at = times.moment(self._threads.clock.now())
-            self._say(f'{at} {host}: {line}' if host else f'{at} {line}')
+            with contextlib.suppress(OSError):  # such as a full disk behind the output
+                self._say(f'{at} {host}: {line}' if host else f'{at} {line}')
 
 
 def follow(worker: Worker, read: Callable[[], dict[str, Any]], sleep: Callable[[float], None]) -> dict[str, Any]:
@@ -218,12 +241,18 @@ def living(directory: pathlib.Path, uuid: str, host: str) -> list[int]:
     :param directory: of the work at all maintenances.
     :param uuid: the maintenance.
     """
-    return [
-        pid
-        for claim in _claims(_of_maintenance(directory, uuid), host)
-        for path in claim.iterdir()
-        for pid in Work(path).living()
-    ]
+    return _living(_of_maintenance(directory, uuid), host)
+
+
+def _living(root: pathlib.Path, host: str) -> list[int]:
+    works = (path for claim in _claims(root, host) for path in claim.iterdir() if path.is_dir())
+    return [pid for path in works for pid in Work(path).living()]
+
+
+def pids(found: Sequence[int]) -> str:
+    """Return some of the processes as text."""
+    more = f' and {len(found) - _NAMED} more' if len(found) > _NAMED else ''
+    return f'process {", ".join(map(str, found[:_NAMED]))}{more}'
 
 
 def _of_maintenance(directory: pathlib.Path, uuid: str) -> pathlib.Path:
@@ -248,12 +277,12 @@ def _judged(work: Work, stage: str) -> tuple[str, str]:
     result = work.result()
     if result is None:
         at = f', begun at {times.moment(work.begun_at)} UTC' if work.begun_at is not None else ''
-        left = ', '.join(map(str, work.living()))
-        still = f' Of it still runs: process {left}.' if left else ''
-        return 'fail', f'{stage} was interrupted{at}.{still} See {work.log}'
+        left = work.living()
+        still = f' Of it still runs: {pids(left)}.' if left else ''
+        return 'fail', f'{stage} was interrupted{at}.{still}'
     if result.own_status == NOTHING_TO_DO:
         return 'skip', ''
-    return ('', '') if result.own_status == 0 else ('fail', f'{stage}: {result.text}. See {work.log}')
+    return ('', '') if result.own_status == 0 else ('fail', f'{stage}: {result.text}.')
 
 
 def _attempts(path: pathlib.Path) -> Iterator[int]:

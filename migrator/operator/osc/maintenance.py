@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from typing import Any
 
@@ -50,6 +51,7 @@ class PlanMaintenance(Usage, command.Lister):
         client = client_of(self.app)
         found = verbs.request_plan(client, verbs.body(parsed_args, client, executors.SystemClock().now))
         rows = [tuple(map(words, row)) for row in text.plan_rows(found)]
+        print('\n'.join(text.plan_in_all(found)), file=sys.stderr)
         return listed(parsed_args, found['hosts'], _PLAN, rows)
 
 
@@ -114,7 +116,8 @@ class _Action(Usage, command.ShowOne):
         client = client_of(self.app)
         uuid = verbs.named(client, parsed_args)
         if self.action == 'retry':
-            verbs.check_living(work.default_directory(os.environ), uuid, parsed_args.host)
+            directory = parsed_args.directory or work.default_directory(os.environ)
+            verbs.check_living(directory, uuid, parsed_args.host)
         given = verbs.of_host(parsed_args) if self.action in verbs.ACTIONS else None
         return _shown(parsed_args, verbs.request_action(client, uuid, self.action, given))
 

@@ -14,7 +14,7 @@ from urllib import parse
 
 import pytest
 
-from migrator import exception, executors
+from migrator import executors
 from migrator.operator.cli.parser import Parser
 from migrator.operator.maintenance import supervisor, verbs, work
 from migrator.operator.osc import maintenance as osc
@@ -304,9 +304,15 @@ def test_work_whose_supervisor_is_gone_has_failed_and_is_not_retried_while_it_ru
     worker.look(verbs.find(shift.client, shift.uuid))
     reason = next(one['reason'] for one in verbs.find(shift.client, shift.uuid)['hosts'] if one['host'] == 'host1')
     assert 'run was interrupted, begun at ' in reason
-    assert f'Of it still runs: process {command}.' in reason
-    with pytest.raises(exception.Conflict, match=f'Cannot retry host1: of its work still runs process {command}'):
-        verbs.check_living(shift.directory, shift.uuid, 'host1')
+    assert f'Of it still runs: process {command}' in reason
+    assert f'See {mine.log}' in reason
+    status, _ = shift.operator.status('maintenance', 'retry', shift.uuid, 'host1', '--directory', shift.directory)
+    assert (status, f'Cannot retry host1: its work still runs: process {command}.' in shift.operator.err) == (1, True)
+    verbs.request_action(shift.client, shift.uuid, 'retry', {'host': 'host1'})  # as from another machine
+    shift.until_ready('host1')
+    worker.look(verbs.find(shift.client, shift.uuid))
+    assert shift.said[-1].endswith(f'host1: earlier work still runs: process {command}. Wait for it, or end it')
+    assert statuses(shift.operator, shift.uuid)['host1'] == 'ready'
     pipe.open('wb').close()  # it ends
     select.select([ended[command]], [], [])
     for descriptor in ended.values():
@@ -323,12 +329,59 @@ def test_check_that_is_given_later_does_not_run_for_work_that_was_begun(shift):
     }
 
 
+def test_check_of_an_earlier_call_is_waited_for_and_counts(shift):
+    shift.until_ready('host1')
+    shift.worker(run='true', check=shift.script('sys.exit(70)')).look(verbs.find(shift.client, shift.uuid))
+    assert shift.works(run='true') == {'host1': ('skipped', 'It was skipped by admin.'), 'host2': ('done', None)}
+
+
+def test_claim_whose_work_has_ended_is_given_to_no_other_work(shift):
+    shift.until_ready('host1')
+    shift.worker(run='true').look(verbs.find(shift.client, shift.uuid))
+    ((claim,),) = [os.listdir(path) for path in shift.directory.glob('*/host1')]
+    for action, given in (('fail', {'claim': claim}), ('retry', {})):
+        verbs.request_action(shift.client, shift.uuid, action, {'host': 'host1', **given})
+    shift.until_ready('host1')
+    assert next(one for one in verbs.find(shift.client, shift.uuid)['hosts'] if one['host'] == 'host1')['claim'] is None
+    with pytest.raises(errors.ApiRefused, match=f'work with the claim {claim} has ended. Choose another claim'):
+        verbs.request_action(shift.client, shift.uuid, 'begin', {'host': 'host1', 'claim': claim})
+    with pytest.raises(errors.ApiRefused, match='no work is in progress there'):
+        verbs.request_action(shift.client, shift.uuid, 'skip', {'host': 'host1', 'claim': claim})
+
+
+def test_disk_that_is_full_for_one_host_does_not_end_the_work_at_the_others(shift):
+    shift.until_ready('host1')
+    worker = shift.worker(run='true')
+    worker._chosen = lambda host: (_ for _ in ()).throw(OSError(28, 'No space left on device'))
+    assert not worker.look(verbs.find(shift.client, shift.uuid))
+    assert 'No space left on device' in shift.said[-2]
+    worker._say = lambda line: (_ for _ in ()).throw(OSError(28, 'No space left on device'))
+    worker.note('host1', 'another line')
+    assert shift.works(run='true') == {'host1': ('done', None), 'host2': ('done', None)}
+
+
+def test_work_is_typed_with_its_options_and_exits_with_1_unless_all_is_done(operator, client, monkeypatch, tmp_path):
+    uuid = operator.json('maintenance', 'start', 'host1', '--returned-by', 'restart')['uuid']
+    seen = []
+
+    def follow(worker, read, sleep):
+        seen.append((worker._commands, worker._root))
+        return read() | {'status': ends.pop()}
+
+    ends = ['completed', 'incomplete']
+    monkeypatch.setattr(work, 'follow', follow)
+    words = ('--run', 'a {host}', '--verify', 'b', '--limit', '30m', '--verify-for', '2h', '--directory', tmp_path)
+    assert [operator.status('maintenance', 'work', 'host1', *words)[0] for _ in range(2)] == [1, 0]
+    assert seen[0] == (work.Commands(run='a {host}', verify='b', limit=1800, verify_for=7200), tmp_path / uuid)
+
+
 def test_api_that_is_away_interrupts_nothing(shift):
-    away = errors.ApiUnreachable(url='http://api/', reason='refused')
+    away, lost = errors.ApiUnreachable(url='http://api/', reason='refused'), []
 
     def passes(seconds):
         shift.passes(seconds)
-        if len(shift.said) < 3:
+        if not lost:
+            lost.append(away)
             shift.client.away = [away]
 
     found = work.follow(shift.worker(run='true'), lambda: verbs.find(shift.client, shift.uuid), passes)
