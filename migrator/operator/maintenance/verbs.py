@@ -255,7 +255,11 @@ def _add_claim(parser: argparse.ArgumentParser, help_: str, required: bool = Tru
 def add_begin(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``begin``."""
     _add_host(parser)
-    _add_claim(parser, 'the claim that it gets; default: a new one. With one the command may be repeated', False)
+    _add_claim(
+        parser,
+        'the claim that it gets; default: a new one. With a new uuid of your own the command may be repeated',
+        False,
+    )
 
 
 def add_done(parser: argparse.ArgumentParser) -> None:
@@ -274,7 +278,7 @@ def add_skip(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``skip``."""
     _add_host(parser)
     _add_claim(parser, 'the claim of a host that is worked on', False)
-    help_ = 'a host that has failed stays disabled, so that it receives no guests'
+    help_ = 'keep a host that has failed disabled, so that it receives no guests'
     parser.add_argument('--stays-disabled', action='store_const', const=True, default=None, help=help_)
 
 
