@@ -214,7 +214,10 @@ class Shift:
 def shift(operator, client, tmp_path):
     directory = tmp_path / 'work'
     directory.mkdir()
-    return Shift(operator, client, directory)
+    yield Shift(operator, client, directory)
+    for path in directory.glob('*/*/*/*'):  # a test that fails may leave some
+        for pid in supervisor.Work(path).living():
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_each_host_is_checked_worked_on_and_verified_once(shift):
