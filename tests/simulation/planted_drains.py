@@ -11,7 +11,6 @@ from migrator.conductor.drains.engine import ConductorEngine
 from migrator.db import drains
 from migrator.drain import run
 from migrator.drain.engine import Check
-from migrator.placement_client.client import PlacementClient
 from tests.simulation.plant import Shelf, patched
 
 SHELF = Shelf()
@@ -104,16 +103,4 @@ def attempts_are_not_counted() -> Iterator[object]:
 def moved_guests_are_forgotten() -> Iterator[object]:
     """A member whose migration has ended stays as it is."""
     with patched(run._Run, '_take', lambda *_args: None) as there:
-        yield there
-
-
-@SHELF.plant('I25', 'maintenances seed 3133')
-def reply_without_allocations_is_taken_for_none() -> Iterator[object]:
-    """A host counts as empty for Placement if the reply is that of another server."""
-
-    def as_found(self: Any, provider: str) -> set[str]:
-        found = self.read_or_none(f'/resource_providers/{provider}/allocations') or {}
-        return {*found.get('allocations', {})}
-
-    with patched(PlacementClient, 'holders', as_found) as there:
         yield there
