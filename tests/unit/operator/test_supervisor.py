@@ -103,7 +103,7 @@ def test_end_of_command_is_recorded(work, argv, status, number, text):
 
 
 def test_command_has_default_signals_and_no_descriptor_of_the_work_and_only_its_user_sees_the_files(work):
-    script = 'echo "$WORD"; grep -E "Sig(Blk|Ign)" /proc/self/status; ls /proc/self/fd; ps -o pid=,pgid= -p $$'
+    script = 'echo "$WORD"; grep -E "Sig(Blk|Ign)" /proc/self/status; ls /proc/self/fd; cut -d" " -f1,5 /proc/$$/stat'
     work.start(shell(script), {'WORD': 'word'}, LONG)
     assert ended(work).text == 'exit status 0'
     word, blocked, ignored, *descriptors, group = work.log.read_text().splitlines()
