@@ -49,28 +49,23 @@ def _whole(field: Field) -> dict[str, Any]:
     return {'metavar': 'N', 'type': _within(field.least)}
 
 
-def _numbers(field: Field) -> dict[str, Any]:
-    number = _within(field.least)
-
+def _pairs(metavar: str, key: Callable[[str], str], number: Callable[[str], int], what: str) -> dict[str, Any]:
     def pair(text: str) -> tuple[str, int]:
-        uuid, equals, value = text.partition('=')
+        name, equals, value = text.partition('=')
         if not equals:
-            raise argparse.ArgumentTypeError(f'{text!r} is no uuid of an instance with =N, such as =10')
-        return command.uuid(uuid), number(value)
+            raise argparse.ArgumentTypeError(f'{text[:40]!r} is no {what}')
+        return key(name), number(value)
 
-    return {'metavar': 'UUID=N', 'type': pair, 'action': 'append'}
+    return {'metavar': metavar, 'type': pair, 'action': 'append'}
+
+
+def _numbers(field: Field) -> dict[str, Any]:
+    return _pairs('UUID=N', command.uuid, _within(field.least), 'uuid of an instance with =N, such as =10')
 
 
 def _amounts(field: Field) -> dict[str, Any]:
     number = command.at_least(field.least)
-
-    def pair(text: str) -> tuple[str, int]:
-        name, equals, value = text.partition('=')
-        if not equals:
-            raise argparse.ArgumentTypeError(f'{text[:40]!r} is no resource class with =N, such as VCPU=64')
-        return command.name(name), number(value)
-
-    return {'metavar': 'CLASS=N', 'type': pair, 'action': 'append'}
+    return _pairs('CLASS=N', command.name, number, 'resource class with =N, such as VCPU=64')
 
 
 _MORE: dict[Kind, Callable[[Field], dict[str, Any]]] = {

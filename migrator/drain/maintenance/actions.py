@@ -105,7 +105,7 @@ def done(store: Store, uuid: str, host: str, claim: str, by: str | None) -> Turn
     """
 
     def end(maintenance: Maintenance, _turns: Sequence[Turn], turn: Turn) -> _Changes | None:
-        if turn.was_worked_on and turn.claim == claim and turn.status in (_T.RETURNING, _T.DONE):
+        if turn.was_worked_on and turn.held_by == claim and turn.status in (_T.RETURNING, _T.DONE):
             return None  # as above
         _check_claim(maintenance, turn, 'done', claim)
         ended = {'was_worked_on': True, 'work_ended_at': store.now(), 'settles_from': None, 'seen_at': None}
@@ -122,7 +122,7 @@ def fail(store: Store, uuid: str, host: str, claim: str, by: str | None, reason:
     """
 
     def end(maintenance: Maintenance, _turns: Sequence[Turn], turn: Turn) -> _Changes | None:
-        if turn.status == _T.FAILED and turn.claim == claim:
+        if turn.status == _T.FAILED and turn.held_by == claim:
             return None  # as above
         _check_claim(maintenance, turn, 'fail', claim, (_T.WORKING, _T.RETURNING))
         if not turn.is_out:
@@ -293,7 +293,9 @@ def _check_claim(
         statuses,
         'no work is in progress there. It has not begun, or its end was reported already',
     )
-    if claim != turn.claim:
+    if turn.held_by is None and claim is not None:
+        raise _refused(maintenance, turn, action, turn.status, 'it has no claim. Leave the claim out')
+    if claim != turn.held_by:
         raise _refused(
             maintenance,
             turn,

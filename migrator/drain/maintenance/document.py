@@ -21,7 +21,7 @@ _MOST_PARALLEL = 16
 _NAMED = 20
 _SHOWN = ('uuid', 'requested_by', 'waits_for', 'message', 'created_at', 'cancel_requested_at', 'ended_at')
 _OF_TURN = (
-    *('host', 'position', 'group', 'status', 'drain', 'claim', 'claimed_by', 'claimed_at', 'reason'),
+    *('host', 'position', 'group', 'status', 'drain', 'claimed_by', 'claimed_at', 'reason'),
     *('began_at', 'ready_at', 'work_ended_at', 'ended_at'),
 )
 
@@ -54,7 +54,7 @@ def of_turn(maintenance: Maintenance, turn: Turn, now: datetime.datetime) -> dic
         lapses_at = turn.claimed_at + datetime.timedelta(seconds=maintenance.work_timeout)
     return {
         **{name: getattr(turn, name) for name in _OF_TURN},
-        'claim': turn.claim if turn.claimed_at is not None else None,
+        'claim': turn.held_by,
         'out_of_service': turn.is_out,
         'claim_lapses_at': lapses_at,
         'claim_has_lapsed': lapses_at is not None and has_lapsed(maintenance, turn, now),

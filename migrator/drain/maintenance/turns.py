@@ -167,6 +167,11 @@ class Turn(base.Versioned):
     reason: str | None = None
 
     @property
+    def held_by(self) -> str | None:
+        """The claim of its work; None: it has none, or only that of an earlier try."""
+        return self.claim if self.claimed_at is not None else None
+
+    @property
     def ended(self) -> bool:
         """Whether the maintenance has nothing more to do for it."""
         return self.status in TURN_ENDS

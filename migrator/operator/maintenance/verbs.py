@@ -161,13 +161,11 @@ def check_living(directory: pathlib.Path, uuid: str, host: str) -> None:
 
 def do_work(asked: Asked) -> int:
     """Work at each host that is ready, until the maintenance has ended."""
-    found = work_at(connect(asked), asked.arguments, asked.threads, asked.threads.sleep)
+    found = work_at(connect(asked), asked.arguments, asked.threads)
     return command.RIGHT if found['status'] == MaintenanceStatus.COMPLETED else command.WRONG
 
 
-def work_at(
-    client: commands.Requests, given: argparse.Namespace, threads: executors.Threads, sleep: Callable[[float], None]
-) -> dict[str, Any]:
+def work_at(client: commands.Requests, given: argparse.Namespace, threads: executors.Threads) -> dict[str, Any]:
     """Work as a command line describes, until the maintenance has ended, and return it."""
     uuid = named(client, given)
     worker = work.Worker(
@@ -179,7 +177,7 @@ def work_at(
         lambda line: print(base.printable(line), flush=True),
     )
     try:
-        return work.follow(worker, lambda: find(client, uuid), sleep)
+        return work.follow(worker, lambda: find(client, uuid), threads.sleep)
     except KeyboardInterrupt:
         print('Work in progress goes on. To go on with it, type the same command again.', file=sys.stderr)
         raise
@@ -191,9 +189,9 @@ def commands_of(given: argparse.Namespace) -> work.Commands:
     return work.Commands(**{name: value for name, value in named.items() if value is not None})
 
 
-def add_work(parser: argparse.ArgumentParser, style: str = 'MAINTENANCE') -> None:
+def add_work(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``work``."""
-    which(parser, style)
+    which(parser)
     what = 'there is no shell; {host} and the variable MIGRATOR_HOST have the host'
     parser.add_argument(
         '--run', dest='work_run', metavar='COMMAND', type=_words, required=True, help=f'the work at a host; {what}'
@@ -232,9 +230,9 @@ def named(client: commands.Requests, given: argparse.Namespace) -> str:
     return str(found['uuid'])
 
 
-def which(parser: argparse.ArgumentParser, style: str = 'MAINTENANCE') -> None:
+def which(parser: argparse.ArgumentParser) -> None:
     """Add the argument that names a maintenance."""
-    parser.add_argument('maintenance', metavar=style, type=commands.part, help=NAMES)
+    parser.add_argument('maintenance', metavar='MAINTENANCE', type=commands.part, help=NAMES)
 
 
 def list_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import math
 import pathlib
 import re
 import shlex
@@ -39,7 +38,6 @@ EVERY = 2.0
 _LOOKS = 15
 #: Seconds after which an attempt of ``verify`` is ended: the connection to a host that restarts may hang.
 _ATTEMPT = 60.0
-
 #: The greatest length of a reason, and the most processes that are named.
 _LONGEST, _NAMED = 255, 5
 
@@ -55,7 +53,7 @@ class Commands:
     :ivar run: the work.
     :ivar check: runs before it, and may end with :data:`NOTHING_TO_DO`.
     :ivar verify: is repeated after it until it succeeds.
-    :ivar limit: seconds after which ``check``, ``run`` and each attempt of ``verify`` are ended.
+    :ivar limit: seconds after which ``check`` and ``run`` are ended. An attempt of ``verify`` has at most a minute.
     :ivar verify_for: seconds for which ``verify`` is repeated.
     :ivar verify_every: seconds between two attempts of it.
     """
@@ -155,7 +153,7 @@ class Worker:
             # One that was given to an earlier call is waited for.
             if (command is None and work.state() is State.NEW) or (stage == 'check' and was_begun):
                 continue
-            if not self._has_ended(work, host, stage, command or ''):
+            if not self._has_ended(work, host, stage, command or '', self._commands.limit):
                 return
             action, why = _judged(work, stage)
             if action:
@@ -163,13 +161,13 @@ class Worker:
                 return
         self._verify(host, claim, path)
 
-    def _has_ended(self, work: Work, host: str, stage: str, command: str, most: float = math.inf) -> bool:
+    def _has_ended(self, work: Work, host: str, stage: str, command: str, limit: float) -> bool:
         """Return whether a command has ended, and start it unless it was begun."""
         state = work.state()
         if state is State.NEW:
             words = [word.replace('{host}', host) for word in shlex.split(command)]
             try:
-                work.start(words, {'MIGRATOR_HOST': host}, min(self._commands.limit, most))
+                work.start(words, {'MIGRATOR_HOST': host}, limit)
             except exception.Conflict:
                 return False  # another call for the same maintenance was faster
             self.note(host, f'{stage}: {shlex.join(words)}')
@@ -180,9 +178,10 @@ class Worker:
         if command is None:
             self._report(host, 'done', claim)
             return
+        limit = min(self._commands.limit, _ATTEMPT)
         number = max(_attempts(path), default=1)
         work = Work(path / f'verify-{number}')
-        if not self._has_ended(work, host, f'verify-{number}', command, _ATTEMPT):
+        if not self._has_ended(work, host, f'verify-{number}', command, limit):
             return
         result, began = work.result(), Work(path / 'run').result()
         if result is not None and result.own_status == 0:
@@ -194,9 +193,9 @@ class Worker:
             said = result.text if result is not None else 'it was interrupted'
             why = f'verify has not succeeded for {times.span(self._commands.verify_for)}; at last: {said}.'
             self._report(host, 'fail', claim, why, work)
-        elif not -_LOOKS < (now - ended).total_seconds() < self._commands.verify_every:  # the clock may be set back
+        elif not 0 <= (now - ended).total_seconds() < self._commands.verify_every:  # the clock may be set back
             again = Work(path / f'verify-{number + 1}')
-            self._has_ended(again, host, f'verify-{number + 1}', command, _ATTEMPT)
+            self._has_ended(again, host, f'verify-{number + 1}', command, limit)
 
     def _report(self, host: str, action: str, claim: str, why: str = '', work: Work | None = None) -> None:
         body = {'host': host, 'claim': claim}

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
+from collections.abc import Callable
 from typing import Any
 
 from osc_lib.command import command
@@ -37,14 +37,26 @@ def _shown(given: argparse.Namespace, document: dict[str, Any]) -> tuple[Any, An
     )
 
 
-class PlanMaintenance(Usage, command.Lister):
-    """Show in which order hosts would leave service, and what is in the way. Nothing is changed."""
+class _Verb(Usage):
+    """A command with the arguments of the verb of its name."""
+
+    add_arguments: Callable[..., None]
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser with the arguments of the command."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        arguments.add(parser, 'server')
+        self.add_arguments(parser)
         return parser
+
+
+def _add_request(parser: argparse.ArgumentParser) -> None:
+    arguments.add(parser, 'server')
+
+
+class PlanMaintenance(_Verb, command.Lister):
+    """Show in which order hosts would leave service, and what is in the way. Nothing is changed."""
+
+    add_arguments = staticmethod(_add_request)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         """Request the plan, and return the columns and the rows."""
@@ -55,14 +67,10 @@ class PlanMaintenance(Usage, command.Lister):
         return listed(parsed_args, found['hosts'], _PLAN, rows)
 
 
-class StartMaintenance(Usage, command.ShowOne):
+class StartMaintenance(_Verb, command.ShowOne):
     """Take hosts out of service for work, some at a time."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser with the arguments of the command."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        arguments.add(parser, 'server')
-        return parser
+    add_arguments = staticmethod(_add_request)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         """Request the maintenance, and return its columns and values."""
@@ -71,14 +79,10 @@ class StartMaintenance(Usage, command.ShowOne):
         return _shown(parsed_args, verbs.request_start(client, wanted))
 
 
-class ListMaintenance(Usage, command.Lister):
+class ListMaintenance(_Verb, command.Lister):
     """List maintenances, the newest first."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser with the arguments of the command."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        verbs.list_arguments(parser)
-        return parser
+    add_arguments = staticmethod(verbs.list_arguments)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         """Request the list, and return the columns and the rows."""
@@ -86,30 +90,24 @@ class ListMaintenance(Usage, command.Lister):
         return listed(parsed_args, found, _LIST, text.listed(found))
 
 
-class ShowMaintenance(Usage, command.ShowOne):
+class ShowMaintenance(_Verb, command.ShowOne):
     """Show a maintenance with its hosts."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser with the arguments of the command."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        verbs.which(parser, '<maintenance>')
-        return parser
+    add_arguments = staticmethod(verbs.which)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         """Request the maintenance, and return its columns and values."""
         return _shown(parsed_args, verbs.find(client_of(self.app), parsed_args.maintenance))
 
 
-class _Action(Usage, command.ShowOne):
+class _Action(_Verb, command.ShowOne):
     """A command that sends the action of its name."""
 
     action: str
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser with the arguments of the command."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments of the action."""
         (verbs.ACTIONS[self.action][1] if self.action in verbs.ACTIONS else verbs.which)(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         """Send the action, and return the columns and values of the maintenance, or of the host."""
@@ -170,16 +168,12 @@ class SkipMaintenance(_Action):
     action = 'skip'
 
 
-class WorkMaintenance(Usage, command.Command):
+class WorkMaintenance(_Verb, command.Command):
     """Work at each host that is ready by commands, until the maintenance has ended."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser with the arguments of the command."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        verbs.add_work(parser, '<maintenance>')
-        return parser
+    add_arguments = staticmethod(verbs.add_work)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Work until it has ended, and return the exit status."""
-        found = verbs.work_at(client_of(self.app), parsed_args, executors.NativeThreads(), time.sleep)
+        found = verbs.work_at(client_of(self.app), parsed_args, executors.NativeThreads())
         return 0 if found['status'] == MaintenanceStatus.COMPLETED else 1
